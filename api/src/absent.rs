@@ -1,10 +1,11 @@
-//! What the ancestor's platform has and Evenkeel has not: its clients ask for the lists, and these are empty.
+//! Lists of EIM features that Evenkeel does not have. EIM clients request these lists, so the
+//! server returns empty ones.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// The workloads: none.
+/// Workloads. Evenkeel has none, so the list is always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadList {
@@ -19,7 +20,7 @@ pub struct WorkloadList {
     pub next_page_token: String,
 }
 
-/// What belongs to workloads: nothing.
+/// Members of workloads. Evenkeel has no workloads, so the list is always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadMemberList {
@@ -34,7 +35,7 @@ pub struct WorkloadMemberList {
     pub next_page_token: String,
 }
 
-/// The groups of logs: none.
+/// Telemetry log groups. Evenkeel has none, so the list is always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LogGroupList {
@@ -49,7 +50,7 @@ pub struct LogGroupList {
     pub next_page_token: String,
 }
 
-/// The groups of metrics: none.
+/// Telemetry metric groups. Evenkeel has none, so the list is always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricGroupList {
@@ -64,7 +65,7 @@ pub struct MetricGroupList {
     pub next_page_token: String,
 }
 
-/// The wishes for logs: none.
+/// Telemetry log profiles. Evenkeel has none, so the list is always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LogProfileList {
@@ -79,7 +80,7 @@ pub struct LogProfileList {
     pub next_page_token: String,
 }
 
-/// The wishes for metrics: none.
+/// Telemetry metric profiles. Evenkeel has none, so the list is always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricProfileList {

@@ -1,4 +1,4 @@
-//! Assignments: what gets which policy, and how fast.
+//! Assignments: which policy applies to which target, with update limits.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,39 +6,44 @@ use utoipa::ToSchema;
 
 use crate::Input;
 
-/// A policy that is assigned to an instance, host, site, region or the whole project. The nearest that fits counts.
+/// An update policy that is assigned to an instance, a host, a site, a region or the whole project.
+/// If several assignments apply to an instance, the most specific policy that fits its kind of
+/// operating system is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AssignmentResource {
-    /// To what: an id, or `project`.
+    /// Target of the assignment: a resource ID, or `project`.
     pub target: String,
-    /// `instance`, `host`, `site`, `region` or `project`.
+    /// Kind of the target: `instance`, `host`, `site`, `region` or `project`.
     pub target_kind: String,
-    /// The policy.
+    /// ID of the assigned update policy.
     pub os_update_policy_id: String,
-    /// How many nodes may be changed at the same time; null if there is no limit.
+    /// Maximum number of nodes that may be updated at the same time; null for no limit.
     pub max_concurrent: Option<u32>,
-    /// After how many failures nothing is started any more; null if never.
+    /// Number of failed runs after which no further run starts; null for no limit.
     pub stop_after_failures: Option<u32>,
-    /// How many nodes are being changed, or may begin at any moment. Only what has a limit is counted.
+    /// Number of nodes that are being updated or have permission to start. Counted only if the
+    /// assignment has limits.
     pub slots_in_use: u32,
-    /// How many runs failed since `since`. Only what has a limit is counted.
+    /// Number of runs that failed since `since`. Counted only if the assignment has limits.
     pub failures: u32,
-    /// Since when failures count: when the policy was assigned, or when it was let go on after failures.
+    /// Start of the period in which failures count: the time of the assignment, or of its last
+    /// resumption.
     pub since: DateTime<Utc>,
-    /// Who let it go on last after it had stopped; null if nobody did since the policy was assigned.
+    /// Last resumption after a stop because of failures; null if there was none since the policy
+    /// was assigned.
     pub resumption: Option<AssignmentResumption>,
 }
 
-/// That somebody let an assignment go on that had stopped after failures.
+/// Resumption of an assignment that had stopped because of failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AssignmentResumption {
-    /// When.
+    /// Time of the resumption.
     pub at: DateTime<Utc>,
-    /// Who.
+    /// Subject of the caller who resumed the assignment.
     pub by: String,
-    /// Why, for people.
+    /// Reason, as free text; may be empty.
     pub reason: String,
 }
 
@@ -46,29 +51,30 @@ pub struct AssignmentResumption {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignmentList {
-    /// The assignments of this page.
+    /// Assignments on this page.
     pub assignments: Vec<AssignmentResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// What to assign. To put it (PUT) replaces all of it and counts failures from now. A change (PATCH) counts only for the
-/// fields that it names, and counts failures from now only if it names another policy.
+/// Assignment to create or change. PUT replaces the whole assignment and restarts the count of
+/// failures. PATCH changes only the fields in the body, and restarts the count of failures only if
+/// the policy changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AssignmentInput {
-    /// The policy.
+    /// ID of the update policy to assign.
     #[schema(pattern = "^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: String,
-    /// How many nodes may be changed at the same time; null or left out for no limit.
+    /// Maximum number of nodes that may be updated at the same time; null or omitted for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub max_concurrent: Option<u32>,
-    /// After how many failures nothing is started any more; null or left out for never.
+    /// Number of failed runs after which no further run starts; null or omitted for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub stop_after_failures: Option<u32>,
@@ -85,11 +91,11 @@ impl Input for AssignmentInput {
     ];
 }
 
-/// Why an assignment that stopped after failures may go on.
+/// Resumption of an assignment that has stopped because of failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AssignmentResumptionInput {
-    /// Why, for people.
+    /// Reason, as free text.
     #[schema(max_length = 500)]
     pub reason: String,
 }

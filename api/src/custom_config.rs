@@ -1,52 +1,52 @@
-//! Configuration of first starts.
+//! Custom configurations: cloud-init configuration for the first boot of an instance.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{Input, Timestamps};
 
-/// Configuration of a first start.
+/// Cloud-init configuration for the first boot of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CustomConfigResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Unique in its project.
+    /// Name; unique in the project.
     pub name: String,
-    /// For people.
+    /// Description, as free text.
     pub description: String,
-    /// For cloud-init.
+    /// Configuration in the format of cloud-init.
     pub config: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// A page of configurations.
+/// A page of custom configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CustomConfigList {
-    /// The configurations of this page.
+    /// Custom configurations on this page.
     pub custom_configs: Vec<CustomConfigResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Asks for the next page; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// Configuration of a first start to be made.
+/// Custom configuration to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CustomConfigInput {
-    /// Unique in its project.
+    /// Name; unique in the project.
     #[schema(pattern = "^[a-z][a-z0-9-]{0,31}$")]
     pub name: String,
-    /// For people.
+    /// Description, as free text; at most 256 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 256)]
     pub description: String,
-    /// For cloud-init.
+    /// Configuration in the format of cloud-init.
     #[schema(min_length = 1, max_length = 16_384)]
     pub config: String,
 }

@@ -8,166 +8,168 @@ use crate::order::OrderResource;
 use crate::pause::PauseResource;
 use crate::update_run::{OsUpdateRun, RunTarget};
 
-/// What a node should do now, why, and until when that holds.
+/// What a node should do now, why, and until when the decision is valid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Decision {
-    /// The instance that it is about.
+    /// ID of the instance.
     pub instance_id: String,
-    /// Its host.
+    /// ID of the host.
     pub host_id: String,
-    /// When it was decided. The decision is that of this instant.
+    /// Time for which the decision was made.
     pub time: DateTime<Utc>,
-    /// `idle`, `fetch`, `apply`, `continue` or `cancel`.
+    /// Action: `idle`, `fetch` (download only), `apply`, `continue` (an open run) or `cancel` (an
+    /// open run).
     pub act: String,
-    /// Whether a request of the node to begin would be granted.
+    /// Whether the server would permit the node to start an update now.
     pub may_start: bool,
-    /// What it should reach; null if it should do nothing.
+    /// Target of the update; null if the node should do nothing.
     pub target: Option<RunTarget>,
-    /// Until when it may be applied.
-    pub before: Option<DateTime<Utc>>,
-    /// Why.
+    /// Time before which the update must start; null unless `act` is `apply`.
+    pub start_deadline: Option<DateTime<Utc>>,
+    /// Reason of the decision.
     pub reason: Reason,
-    /// When the decision may change by time alone; null if never.
-    pub next: Option<DateTime<Utc>>,
-    /// Leave to begin without asking, as a node that may be offline has it; null if there is none.
+    /// Time at which the decision may change without any other change; null if there is none.
+    pub next_change: Option<DateTime<Utc>>,
+    /// Permission to start an update while the node is offline; null if there is none.
     pub grant: Option<DecisionGrant>,
-    /// The policy that applies; null if there is none.
+    /// Policy that applies to the instance; null if there is none.
     pub policy: Option<EffectivePolicy>,
-    /// The policies that are nearer and do not fit.
+    /// Policies with a more specific assignment that do not fit the instance.
     pub skipped_policies: Vec<SkippedPolicy>,
-    /// How fast the assignment of the policy may go; null if it has no limits.
+    /// Usage of the limits of the assignment; null if the assignment has no limits.
     pub slots: Option<DecisionSlots>,
-    /// What stops new starts here.
+    /// Pauses that stop new runs of the instance.
     pub pauses: Vec<PauseResource>,
-    /// What was ordered last for this instance, also if its time is over; null if nothing.
+    /// Last order for the instance, even if it has expired; null if there is none.
     pub order: Option<OrderResource>,
-    /// The windows that are open or to come, earliest first.
+    /// Maintenance windows that are open or in the future, in ascending order.
     pub windows: Vec<DecisionWindow>,
-    /// The run that is open; null if there is none.
+    /// Open run; null if there is none.
     #[schema(no_recursion)]
     pub run: Option<Box<OsUpdateRun>>,
-    /// What the node could update, as it said last.
+    /// Updates that are available to the node, from its last report.
     pub available_updates: Vec<AvailableUpdate>,
-    /// Since when nothing was heard of the node, if that is too long; else null.
+    /// Time of the last contact if the node is silent for too long; else null.
     pub silent_since: Option<DateTime<Utc>>,
-    /// Why the node itself does not let a prepared change begin, as it said last; empty if it does.
+    /// Why the node itself delays a prepared update, from its last report; empty if it does not.
     pub waiting: String,
-    /// The limits that the machine's owner set, as the node said them last; empty if there are none.
+    /// Local limits that the owner of the machine has set, from the node's last report; empty if
+    /// there are none.
     pub owner_limits: String,
 }
 
-/// Leave to begin without asking.
+/// Permission to start an update while the node is offline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DecisionGrant {
-    /// In which windows.
+    /// Windows in which the node may start.
     pub windows: Vec<GrantWindow>,
-    /// Until when the leave counts.
-    pub expires: DateTime<Utc>,
+    /// Time at which the permission expires.
+    pub expires_at: DateTime<Utc>,
 }
 
-/// A span of time.
+/// Time interval, including `start` and excluding `end`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GrantWindow {
-    /// The first instant inside.
+    /// Start of the interval.
     pub start: DateTime<Utc>,
-    /// The first instant after.
+    /// End of the interval.
     pub end: DateTime<Utc>,
 }
 
-/// A policy that is assigned along the chain and does not fit.
+/// Assigned policy that does not fit the instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SkippedPolicy {
-    /// Its id.
+    /// ID of the policy.
     pub resource_id: String,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// `instance`, `host`, `site`, `region` or `project`.
+    /// Level of the assignment: `instance`, `host`, `site`, `region` or `project`.
     pub level: String,
-    /// What it is assigned to: an id, or `project`.
+    /// Target of the assignment: a resource ID, or `project`.
     pub assigned_to: String,
-    /// Why it does not fit.
-    pub why: String,
+    /// Why the policy does not fit.
+    pub reason: String,
 }
 
-/// How fast an assignment may go, and how far that is used up.
+/// Limits of an assignment and their usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DecisionSlots {
-    /// What the policy is assigned to: an id, or `project`.
+    /// Target of the assignment: a resource ID, or `project`.
     pub assigned_to: String,
-    /// How many nodes may be changed at the same time; null if there is no limit.
+    /// Maximum number of nodes that may be updated at the same time; null for no limit.
     pub max_concurrent: Option<u32>,
-    /// After how many failures nothing is started any more; null if never.
+    /// Number of failed runs after which no further run starts; null for no limit.
     pub stop_after_failures: Option<u32>,
-    /// How many other nodes hold a slot.
-    pub held: u32,
-    /// Whether this node holds one.
-    pub mine: bool,
-    /// How many runs failed since the assignment was written.
+    /// Number of other nodes that hold a slot.
+    pub held_by_others: u32,
+    /// Whether this node holds a slot.
+    pub holds_slot: bool,
+    /// Number of runs that failed since the policy was assigned or the assignment was last resumed.
     pub failures: u32,
 }
 
-/// Why a node should do what it should do.
+/// Reason of a decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reason {
-    /// Such as `window_closed`.
+    /// Machine-readable code, for example `window_closed`.
     pub code: String,
-    /// For people, complete.
+    /// Complete explanation in one sentence.
     pub text: String,
-    /// What belongs to the code, such as `opens`.
+    /// Details that depend on the code, for example `opens`.
     #[schema(value_type = Object)]
     pub data: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The policy that applies to an instance.
+/// Policy that applies to an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EffectivePolicy {
-    /// Its id.
+    /// ID of the policy.
     pub resource_id: String,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// How near it is assigned: `instance`, `host`, `site`, `region` or `project`.
+    /// Level of the assignment: `instance`, `host`, `site`, `region` or `project`.
     pub level: String,
-    /// What it is assigned to: an id, or `project`.
+    /// Target of the assignment: a resource ID, or `project`.
     pub assigned_to: String,
-    /// What it wishes for.
+    /// Update that the policy requests.
     pub target: RunTarget,
 }
 
-/// When a node may be changed.
+/// Maintenance window in which a node may be updated. Includes `start` and excludes `end`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DecisionWindow {
-    /// The first instant inside.
+    /// Start of the window.
     pub start: DateTime<Utc>,
-    /// The first instant after.
+    /// End of the window.
     pub end: DateTime<Utc>,
-    /// The schedule that opens it; empty for an order.
+    /// ID of the schedule that opens the window; empty for an order.
     pub schedule_id: String,
-    /// `single_schedule`, `repeated_schedule` or `order`.
+    /// What opens the window: `single_schedule`, `repeated_schedule` or `order`.
     pub opened_by: String,
-    /// Whether it is open.
+    /// Whether the window is open now.
     pub open: bool,
 }
 
-/// A package that could be updated.
+/// Package for which a newer version is available.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AvailableUpdate {
-    /// Which.
+    /// Package name.
     pub name: String,
-    /// Debian's name of the architecture.
+    /// Debian architecture, for example `amd64`.
     pub architecture: String,
-    /// What is installed.
+    /// Installed version.
     pub installed: String,
-    /// What could be.
+    /// Available version.
     pub available: String,
-    /// Whether the policy that applies leaves it out, by name or by suite.
-    pub left_out: bool,
+    /// Whether the policy that applies excludes the package, by name or by suite.
+    pub excluded: bool,
 }

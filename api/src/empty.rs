@@ -1,8 +1,8 @@
-//! The answer that says nothing.
+//! Empty response.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// An object without members: the thing was done, and there is nothing to show.
+/// Empty object: the request succeeded, and there is nothing to return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Empty {}

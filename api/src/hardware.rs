@@ -1,4 +1,4 @@
-//! What a host is made of.
+//! Hardware of a host.
 
 use std::ops::Deref;
 
@@ -10,7 +10,7 @@ use crate::Timestamps;
 use crate::number::U64;
 
 wire_enum! {
-    /// Whether a network interface has a link.
+    /// Link state of a network interface.
     LinkStateKind {
         Unspecified = "NETWORK_INTERFACE_LINK_STATE_UNSPECIFIED",
         Up = "NETWORK_INTERFACE_LINK_STATE_UP",
@@ -19,7 +19,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Where an address stands.
+    /// State of an IP address.
     IpAddressStatus {
         Unspecified = "IP_ADDRESS_STATUS_UNSPECIFIED",
         AssignmentError = "IP_ADDRESS_STATUS_ASSIGNMENT_ERROR",
@@ -32,7 +32,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// How an address came about.
+    /// How an IP address was assigned.
     IpAddressConfigMethod {
         Unspecified = "IP_ADDRESS_CONFIG_METHOD_UNSPECIFIED",
         Static = "IP_ADDRESS_CONFIG_METHOD_STATIC",
@@ -40,28 +40,28 @@ wire_enum! {
     }
 }
 
-/// Parts of one kind. Whoever reads an answer has them one by one. Whoever gives one may have them as JSON that was written
-/// before: that is told as it is.
+/// Hardware parts of one kind. A deserialized list is always `Parsed`. The server may serialize
+/// stored JSON without parsing it (`Raw`).
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Parts<T> {
-    /// One by one.
-    Each(Vec<T>),
-    /// As the JSON of a list of them.
-    Written(Box<RawValue>),
+    /// Parsed parts.
+    Parsed(Vec<T>),
+    /// JSON array of the parts, serialized unchanged.
+    Raw(Box<RawValue>),
 }
 
 impl<T> Default for Parts<T> {
     fn default() -> Self {
-        Self::Each(Vec::new())
+        Self::Parsed(Vec::new())
     }
 }
 
 impl<T: PartialEq> PartialEq for Parts<T> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Each(own), Self::Each(other)) => own == other,
-            (Self::Written(own), Self::Written(other)) => own.get() == other.get(),
+            (Self::Parsed(own), Self::Parsed(other)) => own == other,
+            (Self::Raw(own), Self::Raw(other)) => own.get() == other.get(),
             _ => false,
         }
     }
@@ -69,140 +69,140 @@ impl<T: PartialEq> PartialEq for Parts<T> {
 
 impl<T: Eq> Eq for Parts<T> {}
 
-/// Those that can be looked at one by one. Nobody looks into what is written already.
+/// Gives the parsed parts. `Raw` JSON is not parsed, so it gives an empty slice.
 impl<T> Deref for Parts<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
         match self {
-            Self::Each(parts) => parts,
-            Self::Written(_) => &[],
+            Self::Parsed(parts) => parts,
+            Self::Raw(_) => &[],
         }
     }
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Parts<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Vec::deserialize(deserializer).map(Self::Each)
+        Vec::deserialize(deserializer).map(Self::Parsed)
     }
 }
 
-/// A disk.
+/// Disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostStorage {
-    /// World-wide name.
+    /// World Wide Name (WWN).
     pub wwid: String,
     /// Serial number.
     pub serial: String,
-    /// Who made it.
+    /// Manufacturer.
     pub vendor: String,
-    /// Its model.
+    /// Model.
     pub model: String,
-    /// Its size.
+    /// Capacity in bytes.
     pub capacity_bytes: U64,
-    /// Such as `sda`.
+    /// Device name, for example `sda`.
     pub device_name: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// A network interface.
+/// Network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostNic {
-    /// Such as `eth0`.
+    /// Device name, for example `eth0`.
     pub device_name: String,
-    /// Where it sits.
+    /// PCI address.
     pub pci_identifier: String,
-    /// Its hardware address.
+    /// MAC address.
     pub mac_addr: String,
-    /// Whether single-root I/O virtualisation is on.
+    /// Whether single-root I/O virtualisation (SR-IOV) is enabled.
     pub sriov_enabled: bool,
-    /// How many virtual functions it has.
+    /// Number of SR-IOV virtual functions that are enabled.
     pub sriov_vfs_num: u32,
-    /// How many it could have.
+    /// Maximum number of SR-IOV virtual functions.
     pub sriov_vfs_total: u32,
-    /// The greatest packet.
+    /// Maximum transmission unit (MTU) in bytes.
     pub mtu: u32,
-    /// Whether it has a link.
+    /// Link state.
     pub link_state: LinkState,
-    /// Whether it belongs to the management controller.
+    /// Whether the interface belongs to the baseboard management controller.
     pub bmc_interface: bool,
-    /// Its addresses.
+    /// IP addresses.
     pub ipaddresses: Vec<IpAddress>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// Whether a network interface has a link, and since when.
+/// Link state of a network interface, with its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct LinkState {
-    /// Whether it has.
+    /// Link state.
     #[serde(rename = "type")]
     pub kind: LinkStateKind,
-    /// When that was first and last seen.
+    /// Times at which this state was first and last observed.
     pub timestamps: Option<Timestamps>,
 }
 
-/// An address of a network interface.
+/// IP address of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpAddress {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// The address with its prefix length.
+    /// Address with prefix length.
     pub address: String,
-    /// Where it stands.
+    /// State of the address.
     pub status: IpAddressStatus,
-    /// Why.
+    /// Details of the state.
     pub status_detail: String,
-    /// How it came about.
+    /// How the address was assigned.
     pub config_method: IpAddressConfigMethod,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// A USB device.
+/// USB device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostUsb {
-    /// Who made it.
+    /// Vendor ID.
     pub id_vendor: String,
-    /// What it is.
+    /// Product ID.
     pub id_product: String,
-    /// On which bus.
+    /// Bus number.
     pub bus: u32,
-    /// Where on the bus.
+    /// Device address on the bus.
     pub addr: u32,
-    /// Its class.
+    /// USB class.
     pub class: String,
     /// Serial number.
     pub serial: String,
-    /// Such as `ttyUSB0`.
+    /// Device name, for example `ttyUSB0`.
     pub device_name: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// A graphics processor.
+/// Graphics processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostGpu {
-    /// Where it sits.
+    /// PCI address.
     pub pci_id: String,
-    /// What it is.
+    /// Product name.
     pub product: String,
-    /// Who made it.
+    /// Manufacturer.
     pub vendor: String,
-    /// For people.
+    /// Description, as free text.
     pub description: String,
-    /// Such as `card0`.
+    /// Device name, for example `card0`.
     pub device_name: String,
-    /// What it can do.
+    /// Capabilities.
     pub capabilities: Vec<String>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -211,10 +211,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_already_is_told_letter_by_letter_and_read_one_by_one() {
+    fn raw_parts_are_serialized_unchanged_and_parsed_one_by_one() {
         let text = r#"[{"idVendor":"v","idProduct":"","bus":1,"addr":2,"class":"","serial":"","deviceName":"","timestamps":null}]"#;
         let written = RawValue::from_string(text.to_owned()).expect("JSON");
-        let written = Parts::<HostUsb>::Written(written);
+        let written = Parts::<HostUsb>::Raw(written);
         assert_eq!(serde_json::to_string(&written).expect("JSON"), text);
         let read: Parts<HostUsb> = serde_json::from_str(text).expect("parts");
         assert_eq!((read.len(), read[0].id_vendor.as_str()), (1, "v"));

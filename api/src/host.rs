@@ -1,4 +1,4 @@
-//! Hosts: the machines of the fleet.
+//! Hosts: the machines of the inventory.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,7 +16,7 @@ use crate::status::{MetadataItem, StatusIndication};
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// Where a host stands, wanted or current.
+    /// Desired or current state of a host.
     HostState {
         Unspecified = "HOST_STATE_UNSPECIFIED",
         Deleted = "HOST_STATE_DELETED",
@@ -26,146 +26,146 @@ wire_enum! {
     }
 }
 
-/// One machine of the fleet.
+/// Host: a machine of the inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// For people; may be empty, not unique.
+    /// Display name; may be empty and need not be unique.
     pub name: String,
-    /// Where it should stand.
+    /// Desired state.
     pub desired_state: HostState,
-    /// Where it stands.
+    /// Current state.
     pub current_state: HostState,
-    /// The site that it stands at.
+    /// ID of the site; empty if the host has no site.
     pub site_id: String,
-    /// The site that it stands at.
+    /// Site; null if the host has no site.
     pub site: Option<SiteResource>,
-    /// Who brought it.
+    /// Provider of the machine; null if there is none.
     pub provider: Option<ProviderResource>,
-    /// Why it was invalidated.
+    /// Reason of the invalidation; empty if the host is valid.
     pub note: String,
-    /// The vendor's serial number.
+    /// Serial number of the vendor.
     pub serial_number: String,
-    /// The machine's UUID.
+    /// SMBIOS UUID of the machine.
     pub uuid: String,
-    /// Its memory.
+    /// Memory in bytes.
     pub memory_bytes: U64,
-    /// The model of its processors.
+    /// CPU model.
     pub cpu_model: String,
-    /// What its processors can do.
+    /// CPU capabilities.
     pub cpu_capabilities: String,
-    /// The architecture of its processors.
+    /// CPU architecture.
     pub cpu_architecture: String,
-    /// How its processors are arranged, a JSON object as text.
+    /// CPU topology: a JSON object as text.
     pub cpu_topology: String,
-    /// How many sockets it has.
+    /// Number of CPU sockets.
     pub cpu_sockets: u32,
-    /// How many cores it has.
+    /// Number of CPU cores.
     pub cpu_cores: u32,
-    /// How many threads run at once.
+    /// Number of CPU threads.
     pub cpu_threads: u32,
-    /// Its management controller.
+    /// Kind of the baseboard management controller.
     pub bmc_kind: BaremetalControllerKind,
-    /// The address of its management controller.
+    /// IP address of the baseboard management controller.
     pub bmc_ip: String,
-    /// What it calls itself.
+    /// Hostname that the machine reports.
     pub hostname: String,
-    /// What its vendor calls it.
+    /// Product name of the vendor.
     pub product_name: String,
-    /// The version of its firmware.
+    /// BIOS version.
     pub bios_version: String,
-    /// The date of its firmware.
+    /// BIOS release date.
     pub bios_release_date: String,
-    /// Who made its firmware.
+    /// BIOS vendor.
     pub bios_vendor: String,
-    /// Power, wanted.
+    /// Desired power state.
     pub desired_power_state: PowerState,
-    /// Power, current.
+    /// Current power state.
     pub current_power_state: PowerState,
-    /// How a change of power is made.
+    /// How the power state is changed.
     pub power_command_policy: PowerCommandPolicy,
-    /// When it was last switched on, in Unix seconds.
+    /// Time at which the machine was last switched on, in Unix seconds.
     pub power_on_time: u32,
-    /// In words: what it is doing.
+    /// Host status, as text.
     pub host_status: String,
-    /// How to take `hostStatus`.
+    /// Indication of `hostStatus`.
     pub host_status_indicator: StatusIndication,
-    /// Since when `hostStatus` holds, in Unix seconds.
+    /// Time at which `hostStatus` was set, in Unix seconds.
     pub host_status_timestamp: u32,
-    /// In words: its onboarding.
+    /// Onboarding status, as text.
     pub onboarding_status: String,
-    /// How to take `onboardingStatus`.
+    /// Indication of `onboardingStatus`.
     pub onboarding_status_indicator: StatusIndication,
-    /// Since when `onboardingStatus` holds, in Unix seconds.
+    /// Time at which `onboardingStatus` was set, in Unix seconds.
     pub onboarding_status_timestamp: u32,
-    /// In words: its registration.
+    /// Registration status, as text.
     pub registration_status: String,
-    /// How to take `registrationStatus`.
+    /// Indication of `registrationStatus`.
     pub registration_status_indicator: StatusIndication,
-    /// Since when `registrationStatus` holds, in Unix seconds.
+    /// Time at which `registrationStatus` was set, in Unix seconds.
     pub registration_status_timestamp: u32,
-    /// In words: its power.
+    /// Power status, as text.
     pub power_status: String,
-    /// How to take `powerStatus`.
+    /// Indication of `powerStatus`.
     pub power_status_indicator: StatusIndication,
-    /// Since when `powerStatus` holds, in Unix seconds.
+    /// Time at which `powerStatus` was set, in Unix seconds.
     pub power_status_timestamp: u32,
-    /// In words: its active management.
+    /// Status of Intel AMT, as text.
     pub amt_status: String,
-    /// How to take `amtStatus`.
+    /// Indication of `amtStatus`.
     pub amt_status_indicator: StatusIndication,
-    /// Since when `amtStatus` holds, in Unix seconds.
+    /// Time at which `amtStatus` was set, in Unix seconds.
     pub amt_status_timestamp: u32,
-    /// Its disks.
+    /// Disks.
     #[schema(value_type = Vec<HostStorage>)]
     pub host_storages: Parts<HostStorage>,
-    /// Its network interfaces.
+    /// Network interfaces.
     #[schema(value_type = Vec<HostNic>)]
     pub host_nics: Parts<HostNic>,
-    /// Its USB devices.
+    /// USB devices.
     #[schema(value_type = Vec<HostUsb>)]
     pub host_usbs: Parts<HostUsb>,
-    /// Its graphics processors.
+    /// Graphics processors.
     #[schema(value_type = Vec<HostGpu>)]
     pub host_gpus: Parts<HostGpu>,
-    /// What runs on it.
+    /// Instance on the host; null if there is none.
     #[schema(no_recursion)]
     pub instance: Option<Box<InstanceResource>>,
-    /// Which active management it has.
+    /// Intel AMT variant of the machine.
     pub amt_sku: AmtSku,
-    /// Active management, wanted.
+    /// Desired state of Intel AMT.
     pub desired_amt_state: AmtState,
-    /// Active management, current.
+    /// Current state of Intel AMT.
     pub current_amt_state: AmtState,
-    /// How active management is controlled.
+    /// Control mode of Intel AMT.
     pub amt_control_mode: AmtControlMode,
-    /// The domain that active management trusts.
+    /// DNS suffix of Intel AMT.
     pub amt_dns_suffix: String,
-    /// Remote screen and keyboard, wanted.
+    /// Desired state of remote KVM (keyboard, video, mouse).
     pub desired_kvm_state: KvmState,
-    /// Remote screen and keyboard, current.
+    /// Current state of remote KVM.
     pub current_kvm_state: KvmState,
-    /// Whether remote screen and keyboard are on.
+    /// Whether remote KVM is active.
     pub kvm_status: KvmStatus,
-    /// The session of remote screen and keyboard.
+    /// Session status of remote KVM.
     pub kvm_session_status: String,
-    /// The serial console, wanted.
+    /// Desired state of serial over LAN.
     pub desired_sol_state: SolState,
-    /// The serial console, current.
+    /// Current state of serial over LAN.
     pub current_sol_state: SolState,
-    /// Whether the serial console is on.
+    /// Whether serial over LAN is active.
     pub sol_status: SolStatus,
-    /// The session of the serial console.
+    /// Session status of serial over LAN.
     pub sol_session_status: String,
-    /// The size of the users' volume in GB.
+    /// Size of the LVM volume for users, in GB.
     pub user_lvm_size: u32,
-    /// Its labels.
+    /// Labels.
     pub metadata: Vec<MetadataItem>,
-    /// The labels of its site and the regions above that.
+    /// Labels inherited from the site and its regions.
     pub inherited_metadata: Vec<MetadataItem>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -173,41 +173,42 @@ pub struct HostResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostList {
-    /// The hosts of this page.
+    /// Hosts on this page.
     pub hosts: Vec<HostResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Asks for the next page; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// A machine that will come.
+/// Machine to register. At least one of `uuid` and `serialNumber` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HostRegister {
-    /// What to call it; may be empty.
+    /// Display name; may be empty.
     #[schema(max_length = 20, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// By what it will be known, unless by its UUID.
+    /// Serial number that identifies the machine; may be empty if `uuid` is given.
     #[schema(pattern = "^([A-Za-z0-9]{5,20})?$")]
     pub serial_number: String,
-    /// By what it will be known, unless by its serial number.
+    /// SMBIOS UUID that identifies the machine; may be empty if `serialNumber` is given.
     #[schema(
         max_length = 36,
         pattern = "^$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
     )]
     pub uuid: String,
-    /// The site that it will stand at; empty for none.
+    /// ID of the site; empty for none.
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub site_id: String,
-    /// Whether it is to be onboarded as soon as it comes. Kept as its desired state and not more: a machine that enrols
-    /// with a join token is onboarded in either case.
+    /// Whether the machine should be onboarded as soon as it connects. Stored as the desired state
+    /// only: a machine that enrols with a join token is onboarded in any case.
     pub auto_onboard: bool,
-    /// Taken and not used: Evenkeel does no out-of-band management.
+    /// Accepted and ignored: Evenkeel has no out-of-band management.
     pub enable_vpro: bool,
-    /// The size of the users' volume in GB. Kept and shown: Evenkeel does not install systems.
+    /// Size of the LVM volume for users, in GB. Stored and returned only: Evenkeel does not install
+    /// operating systems.
     #[schema(maximum = 2_147_483_647)]
     pub user_lvm_size: u32,
 }
@@ -216,75 +217,79 @@ impl Input for HostRegister {
     const READ_ONLY: &[&str] = &["resourceId", "timestamps"];
 }
 
-/// What of a host can be written. A change (PATCH) counts only for the fields that it names.
+/// Host to create or change. PATCH changes only the fields in the body.
 ///
-/// Evenkeel does no out-of-band management: the fields for it are there because clients send back what they were given.
-/// Whoever asks for something with one of them is told that it cannot be done.
+/// Evenkeel has no out-of-band management. The fields for it exist because clients send back the
+/// whole resource. A request that sets one of them to another value than its default is rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostInput {
-    /// For people; may be empty, not unique.
+    /// Display name; may be empty and need not be unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// The machine's UUID; may be empty. It counts when the host is made, and is passed over later.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// SMBIOS UUID of the machine; may be empty. Used only when the host is created; ignored
+    /// afterwards.
+    #[serde(default, skip_serializing_if = "is_default")]
     #[schema(
         max_length = 36,
         pattern = "^$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
     )]
     pub uuid: String,
-    /// The site that it stands at; empty for none.
+    /// ID of the site; empty for none.
     #[serde(default)]
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub site_id: String,
-    /// Its labels; no key twice.
+    /// Labels; every key at most once.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub metadata: Vec<MetadataItem>,
-    /// Power, wanted. Only `POWER_STATE_UNSPECIFIED`: it cannot be switched.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// Desired power state. Only `POWER_STATE_UNSPECIFIED` is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub desired_power_state: PowerState,
-    /// How a change of power is made. Only `POWER_COMMAND_POLICY_UNSPECIFIED`: it cannot be switched.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// How the power state is changed. Only `POWER_COMMAND_POLICY_UNSPECIFIED` is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub power_command_policy: PowerCommandPolicy,
-    /// Active management, wanted. Only `AMT_STATE_UNSPECIFIED`: it cannot be set up.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// Desired state of Intel AMT. Only `AMT_STATE_UNSPECIFIED` is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub desired_amt_state: AmtState,
-    /// How active management is controlled. Only `AMT_CONTROL_MODE_UNSPECIFIED`: it cannot be set up.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// Control mode of Intel AMT. Only `AMT_CONTROL_MODE_UNSPECIFIED` is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub amt_control_mode: AmtControlMode,
-    /// The domain that active management trusts. Only empty: it cannot be set up.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// DNS suffix of Intel AMT. Only the empty text is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     #[schema(max_length = 0)]
     pub amt_dns_suffix: String,
-    /// Remote screen and keyboard, wanted. Only `KVM_STATE_UNSPECIFIED`: there are none.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// Desired state of remote KVM. Only `KVM_STATE_UNSPECIFIED` is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub desired_kvm_state: KvmState,
-    /// The serial console, wanted. Only `SOL_STATE_UNSPECIFIED`: there is none.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// Desired state of serial over LAN. Only `SOL_STATE_UNSPECIFIED` is accepted.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub desired_sol_state: SolState,
 }
 
-fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 impl HostInput {
-    /// The first field that asks for out-of-band management.
+    /// Returns the first field that requests out-of-band management.
     #[must_use]
-    pub fn out_of_band(&self) -> Option<&'static str> {
-        let asked = [
-            ("desiredPowerState", !is_usual(&self.desired_power_state)),
-            ("powerCommandPolicy", !is_usual(&self.power_command_policy)),
-            ("desiredAmtState", !is_usual(&self.desired_amt_state)),
-            ("amtControlMode", !is_usual(&self.amt_control_mode)),
-            ("amtDnsSuffix", !is_usual(&self.amt_dns_suffix)),
-            ("desiredKvmState", !is_usual(&self.desired_kvm_state)),
-            ("desiredSolState", !is_usual(&self.desired_sol_state)),
+    pub fn out_of_band_field(&self) -> Option<&'static str> {
+        let requested = [
+            ("desiredPowerState", !is_default(&self.desired_power_state)),
+            (
+                "powerCommandPolicy",
+                !is_default(&self.power_command_policy),
+            ),
+            ("desiredAmtState", !is_default(&self.desired_amt_state)),
+            ("amtControlMode", !is_default(&self.amt_control_mode)),
+            ("amtDnsSuffix", !is_default(&self.amt_dns_suffix)),
+            ("desiredKvmState", !is_default(&self.desired_kvm_state)),
+            ("desiredSolState", !is_default(&self.desired_sol_state)),
         ];
-        asked
+        requested
             .into_iter()
-            .find_map(|(field, is_asked)| is_asked.then_some(field))
+            .find_map(|(field, is_requested)| is_requested.then_some(field))
     }
 }
 

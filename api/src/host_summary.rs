@@ -1,18 +1,18 @@
-//! Hosts, counted.
+//! Host summary: numbers of hosts by state.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How many hosts there are, and how they are.
+/// Numbers of hosts by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostSummary {
-    /// How many there are.
+    /// Total number of hosts.
     pub total: u32,
-    /// How many have a status, of their own or of what runs on them, that somebody should look at.
+    /// Number of hosts that have an error status, or whose instance has one.
     pub error: u32,
-    /// On how many something runs, without such a status.
+    /// Number of hosts with a running instance and without an error status.
     pub running: u32,
-    /// How many stand at no site.
+    /// Number of hosts without a site.
     pub unallocated: u32,
 }

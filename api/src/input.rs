@@ -1,17 +1,17 @@
-//! What every body of a request has in common.
+//! Common behaviour of request bodies.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The body of a request.
+/// Request body.
 ///
-/// Clients send back what they were given, so keys of the answer that cannot be written are ignored. A key that no
-/// answer has either is a mistake of the caller, which `deny_unknown_fields` reports.
+/// Clients send back whole resources, so read-only keys of a resource are ignored. A key that no
+/// resource has is a mistake of the caller; `deny_unknown_fields` reports it.
 pub trait Input: DeserializeOwned {
-    /// The keys of the answer that cannot be written.
+    /// Keys of the resource that cannot be written.
     const READ_ONLY: &[&str];
 
-    /// Takes the keys that cannot be written out of a body.
+    /// Removes the read-only keys from a body.
     #[must_use]
     fn without_read_only(mut body: Value) -> Value {
         if let Value::Object(keys) = &mut body {

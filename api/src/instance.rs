@@ -1,4 +1,4 @@
-//! Instances: what runs on hosts.
+//! Instances: hosts with an operating system.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::status::StatusIndication;
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// Where an instance stands, wanted or current.
+    /// Desired or current state of an instance.
     InstanceState {
         Unspecified = "INSTANCE_STATE_UNSPECIFIED",
         Running = "INSTANCE_STATE_RUNNING",
@@ -24,143 +24,146 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What an instance runs on.
+    /// Kind of machine that an instance runs on.
     InstanceKind {
         Unspecified = "INSTANCE_KIND_UNSPECIFIED",
         Metal = "INSTANCE_KIND_METAL",
     }
 }
 
-/// The operating system that runs on a host.
+/// Instance: the operating system of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "instanceID")]
     pub instance_id: String,
-    /// What it runs on.
+    /// Kind of machine.
     pub kind: InstanceKind,
-    /// For people; may be empty.
+    /// Display name; may be empty.
     pub name: String,
-    /// Where it should stand.
+    /// Desired state.
     pub desired_state: InstanceState,
-    /// Where it stands.
+    /// Current state.
     pub current_state: InstanceState,
-    /// Its host.
+    /// ID of the host.
     #[serde(rename = "hostID")]
     pub host_id: String,
-    /// Its host, without what runs on it.
+    /// Host, without its instance; may be null.
     #[schema(no_recursion)]
     pub host: Option<Box<HostResource>>,
-    /// Its operating system.
+    /// ID of the operating system.
     #[serde(rename = "osID")]
     pub os_id: String,
-    /// Its operating system.
+    /// Operating system.
     pub os: Option<OperatingSystemResource>,
-    /// The account that may log in.
+    /// ID of the local account that may log in; empty for none.
     #[serde(rename = "localAccountID")]
     pub local_account_id: String,
-    /// The account that may log in.
+    /// Local account that may log in; null for none.
     pub localaccount: Option<LocalAccountResource>,
-    /// Always empty: read `updatePolicy`.
+    /// Always empty; use `updatePolicy`.
     #[serde(rename = "osUpdatePolicyID")]
     pub os_update_policy_id: String,
-    /// The policy that is assigned to this very instance.
+    /// Policy that is assigned directly to this instance; null for none.
     pub update_policy: Option<OsUpdatePolicy>,
-    /// Configuration of its first start.
+    /// IDs of the custom configurations for the first boot.
     #[serde(rename = "customConfigID")]
     pub custom_config_id: Vec<String>,
-    /// Configuration of its first start. Only the answer about one instance has it.
+    /// Custom configurations for the first boot. Filled only in responses for a single instance.
     pub custom_config: Vec<CustomConfigResource>,
-    /// The clusters that it belongs to; always empty, never null.
+    /// Cluster memberships; always empty, never null.
     #[schema(value_type = Vec<Object>)]
     pub workload_members: Vec<serde_json::Value>,
-    /// How it is protected.
+    /// Security features of the installation.
     pub security_feature: SecurityFeature,
-    /// In words: what it is doing.
+    /// Instance status, as text.
     pub instance_status: String,
-    /// How to take `instanceStatus`.
+    /// Indication of `instanceStatus`.
     pub instance_status_indicator: StatusIndication,
-    /// Since when `instanceStatus` holds, in Unix seconds.
+    /// Time at which `instanceStatus` was set, in Unix seconds.
     pub instance_status_timestamp: u32,
-    /// In words: how many of its components run.
+    /// Details of `instanceStatus`: how many components run.
     pub instance_status_detail: String,
-    /// In words: its installation.
+    /// Provisioning status, as text.
     pub provisioning_status: String,
-    /// How to take `provisioningStatus`.
+    /// Indication of `provisioningStatus`.
     pub provisioning_status_indicator: StatusIndication,
-    /// Since when `provisioningStatus` holds, in Unix seconds.
+    /// Time at which `provisioningStatus` was set, in Unix seconds.
     pub provisioning_status_timestamp: u32,
-    /// In words: where its updates stand.
+    /// Update status, as text.
     pub update_status: String,
-    /// How to take `updateStatus`.
+    /// Indication of `updateStatus`.
     pub update_status_indicator: StatusIndication,
-    /// Since when `updateStatus` holds, in Unix seconds.
+    /// Time at which `updateStatus` was set, in Unix seconds.
     pub update_status_timestamp: u32,
-    /// In words: its trusted start.
+    /// Trusted attestation status, as text.
     pub trusted_attestation_status: String,
-    /// How to take `trustedAttestationStatus`.
+    /// Indication of `trustedAttestationStatus`.
     pub trusted_attestation_status_indicator: StatusIndication,
-    /// Since when `trustedAttestationStatus` holds, in Unix seconds.
+    /// Time at which `trustedAttestationStatus` was set, in Unix seconds.
     pub trusted_attestation_status_timestamp: u32,
-    /// The open vulnerabilities of its operating system, a JSON array as text. Only the answer about one instance has it.
+    /// Open vulnerabilities of the operating system: a JSON array as text. Filled only in responses
+    /// for a single instance.
     pub existing_cves: String,
-    /// What is installed, a JSON array as text. Only the answer about one instance has it.
+    /// Installed packages: a JSON array as text. Filled only in responses for a single instance.
     pub runtime_packages: String,
-    /// What could be updated: for a mutable system a JSON array of `{name, available_version, architecture}` as text, for
-    /// an immutable one the name of the newest operating system; empty if there is nothing.
+    /// Available updates. Mutable operating system: a JSON array of `{name, available_version,
+    /// architecture}` as text. Immutable operating system: name of the newest operating system.
+    /// Empty if there is no update.
     pub os_update_available: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 
-    /// What people should know about it although nothing failed.
+    /// Lasting facts about the instance that an operator should know although nothing failed.
     pub conditions: Vec<InstanceCondition>,
-    /// The policy that applies to it, wherever it is assigned; null if there is none. Only answers about instances
-    /// themselves have it, not those about hosts and runs.
+    /// Policy that applies to the instance, on whatever level it is assigned; null if there is
+    /// none. Filled in responses for instances, not in responses for hosts and runs.
     pub effective_update_policy: Option<EffectivePolicy>,
-    /// The slots for images of its machine, as its node told them last. Only the answer about one instance has them.
+    /// Image slots of the machine, from the node's last report. Filled only in responses for a
+    /// single instance.
     pub slots: Vec<InstanceSlot>,
-    /// The images that failed on it and are not tried there again unless somebody orders it, the last one last. Only the
-    /// answer about one instance has them.
+    /// Images that failed on the instance and are not retried without an order; the most recent one
+    /// last. Filled only in responses for a single instance.
     pub bad_images: Vec<InstanceBadImage>,
 }
 
-/// A slot for an image, as its node tells it.
+/// Image slot, as the node reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceSlot {
-    /// Such as `root-a`.
+    /// Name of the slot, for example `root-a`.
     pub name: String,
-    /// `empty`, `writing`, `written`, `armed`, `trial`, `good` or `bad`.
+    /// State: `empty`, `writing`, `written`, `armed`, `trial`, `good` or `bad`.
     pub state: String,
-    /// The version of the image in it; empty if it is not known or there is none.
+    /// Version of the image in the slot; empty if there is none or it is unknown.
     pub image_id: String,
 }
 
-/// An image that failed on an instance.
+/// Image that failed on an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceBadImage {
-    /// Its digest.
+    /// SHA-256 of the image file, as hexadecimal digits.
     pub sha256: String,
-    /// Its version.
+    /// Version of the image.
     pub image_id: String,
-    /// How it failed, in the node's own words.
+    /// How the image failed, as the node reports it.
     pub why: String,
 }
 
-/// Something that people should know about an instance. There is one of a type at a time.
+/// Lasting fact about an instance. An instance has at most one condition of each type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct InstanceCondition {
-    /// Such as `not_newer`.
+    /// Type, for example `not_newer`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What exactly, for people.
+    /// Explanation, as text.
     pub message: String,
-    /// Since when.
+    /// Time since which the condition exists.
     pub since: DateTime<Utc>,
 }
 
@@ -168,36 +171,36 @@ pub struct InstanceCondition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceList {
-    /// The instances of this page.
+    /// Instances on this page.
     pub instances: Vec<InstanceResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Where the next page begins, for `pageToken`; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// An instance to be made.
+/// Instance to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InstanceInput {
-    /// What it runs on.
+    /// Kind of machine.
     #[serde(default)]
     pub kind: InstanceKind,
-    /// For people; may be empty.
+    /// Display name; may be empty.
     #[serde(default)]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// On which host.
+    /// ID of the host.
     #[serde(rename = "hostID")]
     #[schema(pattern = "^host-[0-9a-f]{8}$")]
     pub host_id: String,
-    /// With which operating system.
+    /// ID of the operating system.
     #[serde(rename = "osID")]
     #[schema(pattern = "^os-[0-9a-f]{8}$")]
     pub os_id: String,
-    /// The account that may log in.
+    /// ID of the local account that may log in; empty, null or omitted for none.
     #[serde(
         rename = "localAccountID",
         default,
@@ -205,10 +208,10 @@ pub struct InstanceInput {
     )]
     #[schema(pattern = "^$|^localaccount-[0-9a-f]{8}$")]
     pub local_account_id: Option<String>,
-    /// Configuration of its first start.
+    /// IDs of the custom configurations for the first boot.
     #[serde(rename = "customConfigID", default)]
     pub custom_config_id: Vec<String>,
-    /// The policy to assign to it.
+    /// ID of the policy to assign to the instance; empty, null or omitted for none.
     #[serde(
         rename = "osUpdatePolicyID",
         default,
@@ -216,7 +219,7 @@ pub struct InstanceInput {
     )]
     #[schema(pattern = "^$|^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: Option<String>,
-    /// How it is protected.
+    /// Security features of the installation.
     #[serde(default)]
     pub security_feature: SecurityFeature,
 }
@@ -225,38 +228,39 @@ impl Input for InstanceInput {
     const READ_ONLY: &[&str] = READ_ONLY;
 }
 
-/// What of an instance can be changed: `name`, `kind` and `osUpdatePolicyID`, and `osID` until its node has spoken. The
-/// others are chosen when it is made: they are accepted with the value that they have, and refused with another.
+/// Changes to an instance. `name`, `kind` and `osUpdatePolicyID` can be changed, and `osID` until
+/// the node has reported its operating system. The other fields are set when the instance is
+/// created: their current value is accepted, every other value is rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct InstancePatch {
-    /// What it runs on.
+    /// Kind of machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<InstanceKind>,
-    /// For people.
+    /// Display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: Option<String>,
-    /// Its host.
+    /// ID of the host.
     #[serde(rename = "hostID", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^host-[0-9a-f]{8}$")]
     pub host_id: Option<String>,
-    /// Its operating system.
+    /// ID of the operating system.
     #[serde(rename = "osID", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^os-[0-9a-f]{8}$")]
     pub os_id: Option<String>,
-    /// The account that may log in.
+    /// ID of the local account that may log in.
     #[serde(rename = "localAccountID", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^$|^localaccount-[0-9a-f]{8}$")]
     pub local_account_id: Option<String>,
-    /// Configuration of its first start.
+    /// IDs of the custom configurations for the first boot.
     #[serde(rename = "customConfigID", skip_serializing_if = "Option::is_none")]
     pub custom_config_id: Option<Vec<String>>,
-    /// The policy to assign to this very instance; empty takes the assignment away.
+    /// ID of the policy to assign directly to the instance; empty removes the assignment.
     #[serde(rename = "osUpdatePolicyID", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^$|^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: Option<String>,
-    /// How it is protected.
+    /// Security features of the installation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_feature: Option<SecurityFeature>,
 }

@@ -1,4 +1,4 @@
-//! Join tokens: leave for machines to join a project.
+//! Join tokens: permission for machines to join a project.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,31 +6,31 @@ use utoipa::ToSchema;
 
 use crate::{Input, Timestamps};
 
-/// Leave to join a project.
+/// Permission for machines to join a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JoinTokenResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// For people; may be empty.
+    /// Display name; may be empty.
     pub name: String,
-    /// From then on it is worth nothing.
+    /// Time at which the token expires.
     pub expires_at: DateTime<Utc>,
-    /// Whether it is worth nothing after its first use.
+    /// Whether the token is valid for one use only.
     pub one_time: bool,
-    /// Whether machines that nobody registered may join with it.
+    /// Whether machines that are not registered may join.
     pub may_create_hosts: bool,
-    /// How often it was used.
+    /// Number of uses.
     pub used_count: u32,
-    /// When it was last used.
+    /// Time of the last use; null if the token was never used.
     pub last_used_at: Option<DateTime<Utc>>,
-    /// When it was taken back.
+    /// Time of the revocation; null if the token is not revoked.
     pub revoked_at: Option<DateTime<Utc>>,
-    /// Whether a machine could join with it when it was read.
+    /// Whether a machine could join with the token at the time of the response.
     pub usable: bool,
-    /// The token itself. Only the answer to its making has it; it is kept nowhere.
+    /// The token. Returned only when the token is created; the server does not store it.
     pub token: Option<String>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -38,35 +38,36 @@ pub struct JoinTokenResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinTokenList {
-    /// The join tokens of this page.
+    /// Join tokens on this page.
     pub join_tokens: Vec<JoinTokenResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// A join token to be made.
+/// Join token to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JoinTokenInput {
-    /// For people; may be empty.
+    /// Display name; may be empty.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// How long it is worth something, by the server's clock.
+    /// Lifetime in seconds, by the server's clock; default 3600 (1 hour), at most 31536000 (1
+    /// year).
     #[schema(minimum = 1, maximum = 31_536_000)]
     pub lifetime_seconds: u32,
-    /// Whether it is worth nothing after its first use.
+    /// Whether the token is valid for one use only; default false.
     pub one_time: bool,
-    /// Whether machines that nobody registered may join with it.
+    /// Whether machines that are not registered may join; default true.
     pub may_create_hosts: bool,
 }
 
 impl JoinTokenInput {
-    /// The longest life of a token: a year.
-    pub const MAX_LIFETIME: u32 = 31_536_000;
+    /// Maximum lifetime of a token in seconds: one year.
+    pub const MAX_LIFETIME_SECONDS: u32 = 31_536_000;
 }
 
 impl Default for JoinTokenInput {

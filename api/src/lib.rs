@@ -1,12 +1,16 @@
-//! What is said northbound: the JSON types of the REST API, one file per resource.
+//! JSON types of the REST API, one file per resource.
 //!
-//! The paths, names and texts are those of the ancestor's API. Three habits hold everywhere:
-//!
-//! * **Answers carry every field.** A zero value is `""`, `0`, `false`, `[]`; what is not there is `null`, except the few
-//!   objects that clients read without asking (see [`region`] and [`update_run`]).
-//! * **Questions have types of their own.** They know only what may be written. A key that an answer has and a question
-//!   has not is ignored ([`input::Input::READ_ONLY`]); any other unknown key is an error.
-//! * **Lists have an envelope** with a key of their own, `totalElements`, `hasNext` and `nextPageToken`.
+//! The paths, names and texts are those of the REST API of EIM. Three conventions apply everywhere:
+//! * **Responses contain every field.** The default is `""`, `0`, `false` or `[]`. A missing object is
+//!   `null`, except for the few objects that clients read unconditionally (see [`region`] and
+//!   [`update_run`]).
+//! * **Requests have types of their own.** They contain only writable fields. A key that a response
+//!   has and the request type lacks is ignored ([`input::Input::READ_ONLY`]); any other unknown key
+//!   is an error.
+//! * **Lists have an envelope** with a key of their own, `totalElements`, `hasNext` and
+//!   `nextPageToken`.
+
+#![warn(missing_docs)]
 
 #[macro_use]
 mod wire_enum;

@@ -1,49 +1,49 @@
-//! Accounts that may log in to nodes.
+//! Local accounts: users that may log in to nodes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{Input, Timestamps};
 
-/// An account that may log in.
+/// User account that may log in to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LocalAccountResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "localAccountID")]
     pub local_account_id: String,
-    /// Unique in its project.
+    /// User name; unique in the project.
     pub username: String,
-    /// With which key it logs in.
+    /// SSH public key.
     pub ssh_key: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// A page of accounts.
+/// A page of local accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalAccountList {
-    /// The accounts of this page.
+    /// Local accounts on this page.
     pub local_accounts: Vec<LocalAccountResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Asks for the next page; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// An account to be made.
+/// Local account to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalAccountInput {
-    /// Unique in its project.
+    /// User name; unique in the project.
     #[schema(pattern = "^[a-z][a-z0-9-]{0,31}$")]
     pub username: String,
-    /// With which key it logs in, one line as in `authorized_keys`.
+    /// SSH public key: one line in the format of `authorized_keys`.
     #[schema(
         max_length = 800,
         pattern = "^(ssh-ed25519|ecdsa-sha2-nistp521) [A-Za-z0-9+/=]+( .*)?$"

@@ -1,10 +1,10 @@
-//! Locations: regions and sites by their names, with the way to each.
+//! Locations: regions and sites by name, with the regions above them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 wire_enum! {
-    /// What a location is.
+    /// Kind of a location.
     LocationKind {
         Unspecified = "RESOURCE_KIND_UNSPECIFIED",
         Region = "RESOURCE_KIND_REGION",
@@ -12,29 +12,29 @@ wire_enum! {
     }
 }
 
-/// A region or a site.
+/// Region or site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LocationNode {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// The region that it lies in; empty if there is none.
+    /// ID of the region that contains the location; empty if there is none.
     pub parent_id: String,
-    /// For people; not unique.
+    /// Display name; need not be unique.
     pub name: String,
-    /// What it is.
+    /// Kind of the location.
     #[serde(rename = "type")]
     pub kind: LocationKind,
 }
 
-/// The locations that were found, and all regions that they lie in.
+/// Matching locations, and all regions that contain them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocationList {
-    /// Regions from the outside in, then sites.
+    /// Regions, outermost first, then sites.
     pub nodes: Vec<LocationNode>,
-    /// How many fit in all.
+    /// Total number of matching locations.
     pub total_elements: i32,
-    /// How many of those are shown, without the regions that they lie in.
+    /// Number of matching locations in `nodes`, without the regions that contain them.
     pub output_elements: i32,
 }

@@ -1,11 +1,12 @@
-//! Numbers with a form of their own on the wire.
+//! Numbers with their own JSON format.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use utoipa::ToSchema;
 
-/// A number of 64 bits. On the wire it is a string, because readers of JSON lose digits beyond 53 bits.
+/// 64-bit unsigned integer. In JSON it is a string, because many JSON parsers lose digits beyond 53
+/// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
 #[schema(value_type = String, pattern = "^[0-9]+$", example = "17179869184")]
 pub struct U64(pub u64);

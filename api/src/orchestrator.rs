@@ -1,74 +1,75 @@
-//! Which parts of the ancestor's platform are there.
+//! Features of the EIM platform that this server has.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which parts of the ancestor's platform are there. Its clients ask before they offer their commands.
+/// Features of the EIM platform that this server has. EIM clients read this document before they
+/// offer their commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct OrchestratorInfo {
-    /// The version of this document's form.
+    /// Version of the format of this document.
     pub schema_version: String,
-    /// What there is.
+    /// Version and features of the server.
     pub orchestrator: Orchestrator,
 }
 
-/// The version and the parts that are there.
+/// Version and features of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Orchestrator {
-    /// The version of Evenkeel.
+    /// Version of Evenkeel.
     pub version: String,
-    /// The parts.
+    /// Features.
     pub features: Features,
 }
 
-/// The parts of the ancestor's platform.
+/// Features of the EIM platform.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Features {
-    /// What Evenkeel is.
+    /// Edge Infrastructure Manager: the features that Evenkeel implements.
     pub edge_infrastructure_manager: EdgeInfrastructureManager,
     /// Projects.
     pub multitenancy: Feature,
-    /// Not here.
+    /// Application orchestration; never installed.
     pub application_orchestration: Feature,
-    /// Not here.
+    /// Cluster orchestration; never installed.
     pub cluster_orchestration: Feature,
-    /// Not here.
+    /// Observability of the orchestrator; never installed.
     pub orchestrator_observability: Feature,
-    /// Not here.
+    /// Observability of edge nodes; never installed.
     pub edgenode_observability: Feature,
 }
 
-/// Whether a part is there.
+/// Whether a feature is installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Feature {
-    /// Whether it is.
+    /// Whether the feature is installed.
     pub installed: bool,
 }
 
-/// The parts of the infrastructure manager.
+/// Features of the Edge Infrastructure Manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EdgeInfrastructureManager {
-    /// Whether it is there at all.
+    /// Whether the Edge Infrastructure Manager is installed.
     pub installed: bool,
-    /// Keeping nodes up to date.
+    /// Day-2 operations: updates of nodes.
     pub day2: Feature,
-    /// Registering hosts.
+    /// Registration and onboarding of hosts.
     pub onboarding: Feature,
-    /// Operating systems, regions, sites.
+    /// Operating systems, regions and sites.
     pub provisioning: Feature,
-    /// Out-of-band management.
+    /// Out-of-band management; never installed.
     pub oob: Feature,
-    /// A special form of installation.
+    /// OXM installation profile; never installed.
     pub oxm_profile: Feature,
 }
 
 impl OrchestratorInfo {
-    /// What Evenkeel of this version has.
+    /// Features of Evenkeel in the given version.
     #[must_use]
-    pub fn of_version(version: &str) -> Self {
+    pub fn for_version(version: &str) -> Self {
         let here = || Feature { installed: true };
         Self {
             schema_version: "1.0".to_owned(),

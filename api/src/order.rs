@@ -1,4 +1,4 @@
-//! Orders: what a person wants of one instance, outside the plan.
+//! Orders: requests of a person for one instance, outside of its schedules.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,54 +6,54 @@ use utoipa::ToSchema;
 
 use crate::Input;
 
-/// What a person ordered for an instance. The latest order of an instance replaces the one before.
+/// Order for an instance. A new order of an instance replaces the previous one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OrderResource {
-    /// The instance.
+    /// ID of the instance.
     pub instance_id: String,
-    /// `now` or `cancel`.
+    /// Kind of the order: `now` or `cancel`.
     pub kind: String,
-    /// When it was given.
+    /// Time of the order.
     pub since: DateTime<Utc>,
-    /// Until when an update may be made; without meaning for a cancellation.
+    /// End of the window that the order opens; has no meaning for `cancel`.
     pub until: DateTime<Utc>,
-    /// Why, for people.
+    /// Reason, as free text; may be empty.
     pub reason: String,
-    /// Who said so.
+    /// Subject of the caller who gave the order.
     pub by: String,
 }
 
 wire_enum! {
-    /// What can be ordered.
+    /// Kind of an order.
     OrderKind {
         Now = "now",
         Cancel = "cancel",
     }
 }
 
-/// What to order: `now` opens a window for this instance; `cancel` closes the windows that are open and gives up an
-/// attempt that has changed nothing yet.
+/// Order to give. `now` opens a maintenance window for the instance. `cancel` closes its open
+/// windows and cancels an attempt that has not changed anything yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OrderInput {
-    /// What.
+    /// Kind of the order.
     pub kind: OrderKind,
-    /// How long the window stays open; without meaning for a cancellation.
+    /// Length of the window in seconds; has no meaning for `cancel`.
     #[serde(default = "OrderInput::default_seconds")]
     #[schema(minimum = 1, maximum = 86_400, default = 3_600)]
     pub seconds: u32,
-    /// Why, for people.
+    /// Reason, as free text.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub reason: String,
 }
 
 impl OrderInput {
-    /// The longest window that can be ordered: a day.
+    /// Maximum length of the window in seconds: one day.
     pub const MAX_SECONDS: u32 = 86_400;
 
-    /// How long the window stays open if nothing is said.
+    /// Default length of the window in seconds.
     #[must_use]
     pub const fn default_seconds() -> u32 {
         3_600

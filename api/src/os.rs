@@ -1,4 +1,4 @@
-//! Operating systems: the catalogue of what nodes run or may run.
+//! Operating systems: the catalogue of operating systems for nodes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,7 +15,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Who provides an operating system.
+    /// Provider of an operating system.
     OsProviderKind {
         Unspecified = "OS_PROVIDER_KIND_UNSPECIFIED",
         Infra = "OS_PROVIDER_KIND_INFRA",
@@ -24,7 +24,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// How an installation is protected.
+    /// Security features of an installation.
     SecurityFeature {
         Unspecified = "SECURITY_FEATURE_UNSPECIFIED",
         None = "SECURITY_FEATURE_NONE",
@@ -32,91 +32,94 @@ wire_enum! {
     }
 }
 
-/// One operating system that nodes run or may run.
+/// Operating system of the catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperatingSystemResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "osResourceID")]
     pub os_resource_id: String,
-    /// For people; unique in its project.
+    /// Display name; unique in the project.
     pub name: String,
-    /// Such as `x86_64`.
+    /// CPU architecture, for example `x86_64`.
     pub architecture: String,
-    /// Where the image lies.
+    /// URL of the image.
     pub image_url: String,
-    /// The version of the image.
+    /// Version of the image.
     pub image_id: String,
-    /// Of the image; 64 zeros if there is none.
+    /// SHA-256 of the image, as hexadecimal digits; 64 zeros if there is no image.
     pub sha256: String,
-    /// Statements on the image, which nodes check by themselves: each the SHA-256 of the public key, a colon, and the
-    /// signature in base64.
+    /// Signatures of the image, which nodes verify. Format of each: SHA-256 of the public key, a
+    /// colon, and the signature in base64.
     pub image_signatures: Vec<String>,
-    /// The line of releases that it is one of; unique in its project together with `imageId`.
+    /// Name of the OS profile, which identifies the series of releases; unique in the project
+    /// together with `imageId`.
     pub profile_name: String,
-    /// The version of the profile: its revision if it came from a registry.
+    /// Version of the OS profile; its revision if the profile comes from a registry.
     pub profile_version: String,
-    /// For people.
+    /// Description, as free text.
     pub description: String,
-    /// What is installed, JSON as text. Only answers about operating systems themselves have it, and lists only if it
-    /// has at most 500,000 bytes; a page of more than ten only if it has at most 5,000,000 bytes divided by how many
-    /// are on the page.
+    /// Installed packages: JSON as text. Filled only in responses for operating systems. Lists
+    /// contain the text only up to 500,000 bytes; pages of more than ten items only up to 5,000,000
+    /// bytes divided by the number of items on the page.
     pub installed_packages: String,
-    /// Where the list of installed packages lies.
+    /// URL of the list of installed packages.
     pub installed_packages_url: String,
-    /// How it is protected.
+    /// Security features of the installation.
     pub security_feature: SecurityFeature,
-    /// How it is updated.
+    /// How the operating system is updated.
     pub os_type: OsType,
-    /// Who provides it.
+    /// Provider of the operating system.
     pub os_provider: OsProviderKind,
-    /// What is installed beside it, as its profile says it; opaque to us. Only answers about operating systems
-    /// themselves have it.
+    /// Platform bundle of the OS profile; opaque to the server. Filled only in responses for
+    /// operating systems.
     pub platform_bundle: String,
-    /// A JSON object as text.
+    /// Metadata: a JSON object as text.
     pub metadata: String,
-    /// Base64 of the CA that signs the image's server.
+    /// Certificate of the CA of the image server, in base64.
     pub tls_ca_cert: String,
-    /// Where the list of its open vulnerabilities lies.
+    /// URL of the list of open vulnerabilities.
     pub existing_cves_url: String,
-    /// Its open vulnerabilities, a JSON array as text; shown where `installedPackages` are, within the same bound.
+    /// Open vulnerabilities: a JSON array as text. Same size limits as `installedPackages`.
     pub existing_cves: String,
-    /// Where the list of its mended vulnerabilities lies.
+    /// URL of the list of fixed vulnerabilities.
     pub fixed_cves_url: String,
-    /// Its mended vulnerabilities, a JSON array as text; shown where `installedPackages` are, within the same bound.
+    /// Fixed vulnerabilities: a JSON array as text. Same size limits as `installedPackages`.
     pub fixed_cves: String,
-    /// Where its package repository lies.
+    /// URL of the package repository.
     pub repo_url: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 
-    /// The registry that it came from, by the name that the server knows it by; empty if it came from none. Only
-    /// answers about operating systems themselves have it, as all behind it.
+    /// Registry of the OS profile, by its name in the server's configuration; empty if the profile
+    /// does not come from a registry. This field and the following ones are filled only in
+    /// responses for operating systems.
     pub registry: String,
-    /// The tag that led to its profile in the registry.
+    /// Tag of the OS profile in the registry.
     pub revision: String,
-    /// Of the artefact that holds its profile, such as `sha256:` and 64 hexadecimal digits.
+    /// Digest of the artifact with the OS profile: `sha256:` and 64 hexadecimal digits.
     pub artifact_digest: String,
-    /// Who vouches for the artefact; null if nobody whom the server trusts.
+    /// Signature of the artifact; null if the artifact has no signature of a trusted key.
     pub signature: Option<OsSignature>,
 }
 
-/// The signature of an artefact, with all that is needed to check it without the registry: the signature is of the
-/// payload, which names the digest of the manifest, which names that of the profile, which names that of the image.
+/// Signature of an artifact, with everything that is needed to verify it without the registry. The
+/// signature covers the payload. The payload names the digest of the manifest, the manifest names
+/// the digest of the profile, and the profile names the digest of the image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OsSignature {
-    /// What is signed, in base64.
+    /// Signed payload, in base64.
     pub payload: String,
-    /// The signature, in base64.
+    /// Signature, in base64.
     pub signature: String,
-    /// The SHA-256 of the public key, as hexadecimal digits.
+    /// SHA-256 of the public key, as hexadecimal digits.
     pub key: String,
-    /// The manifest of the artefact, as it came.
+    /// Manifest of the artifact, unchanged.
     pub manifest: String,
-    /// The profile, as it came.
+    /// OS profile, unchanged.
     pub profile: String,
 }
 
@@ -124,84 +127,85 @@ pub struct OsSignature {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatingSystemList {
-    /// The operating systems of this page.
+    /// Operating systems on this page.
     #[serde(rename = "OperatingSystemResources")]
     pub operating_system_resources: Vec<OperatingSystemResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Where the next page begins, for `pageToken`; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// An operating system to be added to the catalogue.
+/// Operating system to add to the catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OperatingSystemInput {
-    /// For people; unique in its project.
+    /// Display name; unique in the project.
     #[serde(default)]
     #[schema(max_length = 128)]
     pub name: String,
-    /// Such as `x86_64`.
+    /// CPU architecture, for example `x86_64`.
     #[serde(default)]
     #[schema(max_length = 20)]
     pub architecture: String,
-    /// Where the image lies.
+    /// URL of the image.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub image_url: String,
-    /// The version of the image.
+    /// Version of the image.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub image_id: String,
-    /// Of the image; 64 zeros if there is none.
+    /// SHA-256 of the image, as lower-case hexadecimal digits; 64 zeros if there is no image.
     #[schema(pattern = "^[0-9a-f]{64}$")]
     pub sha256: String,
-    /// Statements on the image, which nodes check by themselves: each the SHA-256 of the public key in small hexadecimal
-    /// digits, a colon, and the signature in base64, together at most 256 bytes. They are of `profileName`, `imageId`,
-    /// `sha256` and `architecture` as they are written here.
+    /// Signatures of the image, which nodes verify. Format of each: SHA-256 of the public key as
+    /// lower-case hexadecimal digits, a colon, and the signature in base64; at most 256 bytes. A
+    /// signature covers `profileName`, `imageId`, `sha256` and `architecture` exactly as they are
+    /// given here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 8)]
     pub image_signatures: Vec<String>,
-    /// The line of releases that it is one of.
+    /// Name of the OS profile, which identifies the series of releases.
     #[serde(default)]
     #[schema(max_length = 128)]
     pub profile_name: String,
-    /// For people.
+    /// Description, as free text.
     #[serde(default)]
     #[schema(max_length = 1000)]
     pub description: String,
-    /// Where the list of installed packages lies.
+    /// URL of the list of installed packages.
     #[serde(default)]
     #[schema(max_length = 200)]
     pub installed_packages_url: String,
-    /// How it is protected.
+    /// Security features of the installation.
     #[serde(default)]
     pub security_feature: SecurityFeature,
-    /// How it is updated.
+    /// How the operating system is updated.
     #[serde(default)]
     pub os_type: OsType,
-    /// Who provides it.
+    /// Provider of the operating system.
     #[serde(default)]
     pub os_provider: OsProviderKind,
-    /// A JSON object as text.
+    /// Metadata: a JSON object as text.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub metadata: String,
-    /// Base64 of the CA that signs the image's server.
+    /// Certificate of the CA of the image server, in base64.
     #[serde(default)]
     #[schema(max_length = 10000)]
     pub tls_ca_cert: String,
-    /// Where the list of its open vulnerabilities lies.
+    /// URL of the list of open vulnerabilities.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub existing_cves_url: String,
-    /// Where the list of its mended vulnerabilities lies.
+    /// URL of the list of fixed vulnerabilities.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub fixed_cves_url: String,
-    /// Where its package repository lies.
+    /// URL of the package repository.
     #[serde(default)]
     #[schema(max_length = 500)]
     pub repo_url: String,
@@ -224,23 +228,24 @@ impl Input for OperatingSystemInput {
     ];
 }
 
-/// What of an operating system can be changed. What it is cannot: those keys are accepted, so that what was read can be
-/// written back, and ignored.
+/// Changes to an operating system. Its identity cannot be changed: the other keys are accepted, so
+/// that a client can send back the whole resource, and ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OperatingSystemPatch {
-    /// The name that it has, or none; another one is refused.
+    /// Current name, or omitted. Another name is rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 128)]
     pub name: Option<String>,
-    /// Such as `x86_64`.
+    /// CPU architecture, for example `x86_64`.
     #[schema(max_length = 20)]
     pub architecture: String,
-    /// A JSON object as text.
+    /// Metadata: a JSON object as text.
     #[schema(max_length = 500)]
     pub metadata: String,
-    /// Statements on the image, which nodes check by themselves. What is left out or null stays as it is; an empty list
-    /// takes all away. They are of the architecture too: who changes that gives new ones with it.
+    /// Signatures of the image, which nodes verify. Null or omitted leaves them unchanged; an empty
+    /// list removes them. Signatures cover the architecture, so a change of `architecture` needs
+    /// new signatures.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 8)]
     pub image_signatures: Option<Vec<String>>,

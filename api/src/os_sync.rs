@@ -1,4 +1,4 @@
-//! What a project takes of a registry of operating systems, and how that went.
+//! Catalogue settings of a project, and the state of its registry syncs.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -7,56 +7,61 @@ use utoipa::ToSchema;
 use crate::Input;
 use crate::number::U64;
 
-/// What a project takes of a registry, where it says so: what is null is as the server has it.
+/// Catalogue settings of a project. A null field means that the server's default applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OsSettings {
-    /// The registry, by the name that the server knows it by.
+    /// Registry, by its name in the server's configuration.
     pub registry: Option<String>,
-    /// Which tags: `0.8.11` or another tag means exactly that one, `~0.8.11` what is at least that and still 0.8.
+    /// Revision selector. A tag, for example `0.8.11`, selects this tag only; `~0.8.11` selects all
+    /// versions of 0.8 from 0.8.11 on.
     pub revision: Option<String>,
-    /// Which profiles.
+    /// Names of the enabled OS profiles.
     pub enabled_profiles: Option<Vec<String>>,
-    /// The profile for nodes that nothing is said of: one of those that are taken; empty for none.
+    /// Default OS profile for nodes without an assigned one. Must be an enabled profile; empty for
+    /// none.
     pub default_profile: Option<String>,
-    /// What holds: the same, with what the server has where it says nothing.
+    /// Effective settings: the project's settings with the server's defaults where they are null.
     pub effective: EffectiveOsSettings,
-    /// The newest operating system of the default profile; empty if there is none.
+    /// ID of the newest operating system of the default profile; empty if there is none.
     #[serde(rename = "defaultOsID")]
     pub default_os_id: String,
-    /// The registries that the server knows.
+    /// Names of all registries in the server's configuration.
     pub registries: Vec<String>,
 }
 
-/// What a project takes of a registry. Without a registry and a revision it takes nothing.
+/// Effective catalogue settings of a project. Without a registry and a revision, the project has no
+/// operating systems from a registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EffectiveOsSettings {
-    /// The registry, by the name that the server knows it by; empty if there is none.
+    /// Registry, by its name in the server's configuration; empty if there is none.
     pub registry: String,
-    /// Which tags; empty if nothing is said.
+    /// Revision selector; empty if there is none.
     pub revision: String,
-    /// Which profiles.
+    /// Names of the enabled OS profiles.
     pub enabled_profiles: Vec<String>,
-    /// The profile for nodes that nothing is said of; empty if there is none.
+    /// Default OS profile for nodes without an assigned one; empty if there is none.
     pub default_profile: String,
 }
 
-/// What a project should take of a registry. What is left out or null is as the server has it; a change (PATCH) counts
-/// only for the fields that it names.
+/// Catalogue settings to set. For a null or omitted field the server's default applies. PATCH
+/// changes only the fields in the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OsSettingsInput {
-    /// The registry, by the name that the server knows it by.
+    /// Registry, by its name in the server's configuration.
     #[schema(min_length = 1, max_length = 63)]
     pub registry: Option<String>,
-    /// Which tags: `0.8.11` or another tag means exactly that one, `~0.8.11` what is at least that and still 0.8.
+    /// Revision selector. A tag, for example `0.8.11`, selects this tag only; `~0.8.11` selects all
+    /// versions of 0.8 from 0.8.11 on.
     #[schema(min_length = 1, max_length = 128)]
     pub revision: Option<String>,
-    /// Which profiles, each once.
+    /// Names of the enabled OS profiles; every name at most once.
     #[schema(max_items = 200)]
     pub enabled_profiles: Option<Vec<String>>,
-    /// The profile for nodes that nothing is said of: one of those that are taken; empty for none.
+    /// Default OS profile for nodes without an assigned one. Must be an enabled profile; empty for
+    /// none.
     #[schema(max_length = 128)]
     pub default_profile: Option<String>,
 }
@@ -66,103 +71,104 @@ impl Input for OsSettingsInput {
 }
 
 wire_enum! {
-    /// What is being done for a sync.
+    /// Current step of a sync.
     OsSyncStep {
         Idle = "idle",
         Listing = "listing",
         Fetching = "fetching",
-        Sides = "sides",
+        Attachments = "attachments",
         Applying = "applying",
     }
 }
 
 wire_enum! {
-    /// How a sync went: all that was wanted is there; something was refused or is missing; the registry could not be
-    /// asked, and what was there before stays.
+    /// Result of a sync. `succeeded`: the catalogue is complete. `partial`: something was refused
+    /// or is missing. `failed`: the registry could not be queried; the catalogue is unchanged.
     OsSyncOutcome {
-        Good = "good",
-        Partly = "partly",
+        Succeeded = "succeeded",
+        Partial = "partial",
         Failed = "failed",
     }
 }
 
-/// Where the syncs with the registry of a project stand. A registry is asked once for all projects that take something
-/// of it; how the last sync went for one of them is in its report.
+/// State of the syncs with the registry of a project. One sync serves all projects that use the
+/// registry. The result for one project is in its sync report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OsSync {
-    /// The registry, by the name that the server knows it by; empty if there is none.
+    /// Registry, by its name in the server's configuration; empty if there is none.
     pub registry: String,
-    /// The number of the last request for a sync. It is met, and the report says how it went, as soon as `done` is no
-    /// less.
+    /// Number of the last sync request. The request is complete, and the report shows its result,
+    /// as soon as `done` is at least this number.
     pub request: U64,
-    /// The number of the last request that was met.
+    /// Number of the last completed sync request.
     pub done: U64,
-    /// What is being done.
+    /// Current step.
     pub step: OsSyncStep,
-    /// How much of the step is done.
+    /// Number of completed items of the step.
     pub finished: u32,
-    /// How much there is to do in the step; 0 if that is not known.
+    /// Total number of items of the step; 0 if it is unknown.
     pub total: u32,
-    /// How the last one went, for all projects; null before the first end.
+    /// Result of the last sync, for all projects together; null before the first sync has ended.
     pub outcome: Option<OsSyncOutcome>,
-    /// When the last one began.
+    /// Start of the last sync.
     pub started_at: Option<DateTime<Utc>>,
-    /// When the last one ended.
+    /// End of the last sync.
     pub ended_at: Option<DateTime<Utc>>,
-    /// When the last one ended in which nothing was wrong.
-    pub good_at: Option<DateTime<Utc>>,
-    /// Before this the registry is not asked again, because it said so or could not be reached.
+    /// End of the last sync that succeeded.
+    pub last_success_at: Option<DateTime<Utc>>,
+    /// The registry is not queried before this time, because it requested a delay or could not be
+    /// reached.
     pub not_before: Option<DateTime<Utc>>,
 }
 
-/// How the last sync went for a project.
+/// Result of the last sync for a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OsSyncReport {
-    /// The registry, by the name that the server knows it by; empty if there was no sync yet.
+    /// Registry, by its name in the server's configuration; empty if there was no sync yet.
     pub registry: String,
-    /// Which tags were wanted.
+    /// Requested revision selector.
     pub revision: String,
-    /// How it went; null if there was none yet.
+    /// Result; null if there was no sync yet.
     pub outcome: Option<OsSyncOutcome>,
-    /// What is to be said of all of it, for people.
+    /// Message about the sync as a whole.
     pub message: String,
-    /// The number of the last request that is met with it.
+    /// Number of the last sync request that this sync completed.
     pub request: U64,
-    /// When it began; null if there was none yet.
+    /// Start of the sync; null if there was none yet.
     pub started_at: Option<DateTime<Utc>>,
-    /// When it ended; null if there was none yet.
+    /// End of the sync; null if there was none yet.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How many operating systems are new.
-    pub made: u32,
-    /// How many operating systems were brought up to date.
+    /// Number of operating systems that were created.
+    pub created: u32,
+    /// Number of operating systems that were updated.
     pub refreshed: u32,
-    /// How many operating systems are as they were.
-    pub same: u32,
-    /// How many were not taken.
+    /// Number of operating systems that were unchanged.
+    pub unchanged: u32,
+    /// Number of OS profiles that were refused.
     pub refused: u32,
-    /// What was found, at most 1,000.
+    /// Findings; at most 1,000.
     pub findings: Vec<OsSyncFinding>,
 }
 
-/// Something that is to be said of a profile. The others do not suffer from it.
+/// Problem of one OS profile. It does not affect the other profiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OsSyncFinding {
-    /// The repository.
+    /// Repository of the profile.
     pub repository: String,
-    /// The tag; empty if it is about the whole repository.
+    /// Tag; empty if the finding is about the whole repository.
     pub tag: String,
-    /// What kind of thing it is, such as `wrong_digest`, `tag_moved` or `bad_field`.
+    /// Kind of the finding, for example `wrong_digest`, `tag_moved` or `bad_field`.
     pub kind: String,
-    /// Which part of the profile it is about; empty if none.
+    /// Field of the profile; empty if the finding is not about a field.
     pub field: String,
-    /// What exactly, for people.
+    /// Explanation, as text.
     pub message: String,
-    /// The operating system that it is about; empty if none.
+    /// ID of the operating system; empty if there is none.
     #[serde(rename = "osID")]
     pub os_id: String,
-    /// Since when it is found.
+    /// Time at which the finding first occurred.
     pub since: DateTime<Utc>,
 }

@@ -1,7 +1,8 @@
-//! Values of the ancestor's out-of-band management. Evenkeel does none of it; its clients expect the fields.
+//! Values of EIM's out-of-band management. Evenkeel does not implement it, but EIM clients expect
+//! the fields.
 
 wire_enum! {
-    /// Power, wanted or current.
+    /// Desired or current power state.
     PowerState {
         Unspecified = "POWER_STATE_UNSPECIFIED",
         On = "POWER_STATE_ON",
@@ -15,7 +16,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// How a change of power is made.
+    /// How the power state is changed.
     PowerCommandPolicy {
         Unspecified = "POWER_COMMAND_POLICY_UNSPECIFIED",
         Immediate = "POWER_COMMAND_POLICY_IMMEDIATE",
@@ -24,7 +25,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// The management controller of a machine.
+    /// Kind of the baseboard management controller.
     BaremetalControllerKind {
         Unspecified = "BAREMETAL_CONTROLLER_KIND_UNSPECIFIED",
         None = "BAREMETAL_CONTROLLER_KIND_NONE",
@@ -35,7 +36,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Which active management a machine has.
+    /// Intel AMT variant of a machine.
     AmtSku {
         Unspecified = "AMT_SKU_UNSPECIFIED",
         Amt = "AMT_SKU_AMT",
@@ -44,7 +45,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Where active management stands.
+    /// State of Intel AMT.
     AmtState {
         Unspecified = "AMT_STATE_UNSPECIFIED",
         Provisioned = "AMT_STATE_PROVISIONED",
@@ -54,7 +55,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// How active management is controlled.
+    /// Control mode of Intel AMT.
     AmtControlMode {
         Unspecified = "AMT_CONTROL_MODE_UNSPECIFIED",
         Acm = "AMT_CONTROL_MODE_ACM",
@@ -63,7 +64,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Where remote screen and keyboard stand.
+    /// State of remote KVM (keyboard, video, mouse).
     KvmState {
         Unspecified = "KVM_STATE_UNSPECIFIED",
         Start = "KVM_STATE_START",
@@ -76,7 +77,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Whether remote screen and keyboard are on.
+    /// Whether remote KVM is active.
     KvmStatus {
         Unspecified = "KVM_STATUS_UNSPECIFIED",
         Activated = "KVM_STATUS_ACTIVATED",
@@ -85,7 +86,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Where the serial console stands.
+    /// State of serial over LAN.
     SolState {
         Unspecified = "SOL_STATE_UNSPECIFIED",
         Start = "SOL_STATE_START",
@@ -98,7 +99,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Whether the serial console is on.
+    /// Whether serial over LAN is active.
     SolStatus {
         Unspecified = "SOL_STATUS_UNSPECIFIED",
         Activated = "SOL_STATUS_ACTIVATED",

@@ -1,4 +1,4 @@
-//! Pauses: where nothing new starts.
+//! Pauses: stop new update runs.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,17 +6,17 @@ use utoipa::ToSchema;
 
 use crate::Input;
 
-/// A stop of all new starts, until it is taken back. What goes on goes on.
+/// Pause: no new run starts in its scope until the pause is removed. Runs that have begun continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PauseResource {
-    /// Where: `project`, or the id of a site or of a policy.
+    /// Scope: `project`, or the ID of a site or a policy.
     pub scope: String,
-    /// Why, for people.
+    /// Reason, as free text; may be empty.
     pub reason: String,
-    /// Who said so.
+    /// Subject of the caller who set the pause.
     pub by: String,
-    /// Since when.
+    /// Time at which the pause was set.
     pub since: DateTime<Utc>,
 }
 
@@ -24,21 +24,21 @@ pub struct PauseResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseList {
-    /// The pauses of this page.
+    /// Pauses on this page.
     pub pauses: Vec<PauseResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// Why nothing new should start.
+/// Pause to set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PauseInput {
-    /// Why, for people.
+    /// Reason, as free text.
     #[schema(max_length = 500)]
     pub reason: String,
 }

@@ -1,4 +1,5 @@
-//! Update policies: what should run. A policy is immutable once it was created.
+//! Update policies: which packages or image nodes should run. A policy is immutable once it is
+//! created.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,7 +8,7 @@ use crate::os::OperatingSystemResource;
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// What a policy wishes for: whatever is newest, or exactly what it names.
+    /// Kind of a policy: the latest versions, or exactly the listed target.
     UpdatePolicyKind {
         Unspecified = "UPDATE_POLICY_UNSPECIFIED",
         Latest = "UPDATE_POLICY_LATEST",
@@ -16,7 +17,8 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Whether a node reboots after an update: if that asks for it and the window is open, or not by itself.
+    /// Whether a node reboots after an update: only if the update requires it and the window is
+    /// open, or never on its own.
     RebootRule {
         IfRequired = "IF_REQUIRED",
         Never = "NEVER",
@@ -24,130 +26,139 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What becomes of services that still run what was replaced: they run on, or they are restarted.
+    /// What happens to services that still use replaced files: they keep running, or they are
+    /// restarted.
     ServiceRule {
-        Leave = "LEAVE",
+        KeepRunning = "KEEP_RUNNING",
         Restart = "RESTART",
     }
 }
 
-/// How packages may be brought to what a policy wishes for.
+/// Rules for package updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PackageRules {
-    /// Only what comes from these suites or codenames; from any if none is named.
+    /// Suites or codenames from which packages may be installed; empty for all.
     pub suites: Vec<String>,
-    /// Names that are left as they are; `*` stands for any letters, `?` for one.
+    /// Patterns of package names that are not updated; `*` matches any text, `?` one character.
     pub exclude: Vec<String>,
-    /// How many days ago the server must have heard of a version first for it to be installed; 0 if it does not matter.
+    /// Minimum age in days: only versions that the server has known for so many days are installed;
+    /// 0 for no minimum.
     pub min_age_days: u32,
-    /// Whether packages may be removed for it.
+    /// Whether packages may be removed.
     pub allow_removals: bool,
-    /// Whether the node reboots afterwards.
+    /// Whether the node reboots after the update.
     pub reboot: RebootRule,
-    /// What becomes of services that still run what was replaced.
+    /// What happens to services that still use replaced files.
     pub services: ServiceRule,
-    /// The most bytes that a node fetches in a second; 0 for no limit.
+    /// Maximum download rate per node in bytes per second; 0 for no limit.
     pub download_bytes_per_second: u64,
 }
 
-/// How packages may be brought to what a policy wishes for. What is left out is as usual.
+/// Rules for package updates. Omitted fields have their default values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PackageRulesInput {
-    /// Only what comes from these suites or codenames, such as `bookworm-security`; from any if none is named.
+    /// Suites or codenames from which packages may be installed, for example `bookworm-security`;
+    /// empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub suites: Vec<String>,
-    /// Names that are left as they are; `*` stands for any letters, `?` for one.
+    /// Patterns of package names that are not updated; `*` matches any text, `?` one character.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub exclude: Vec<String>,
-    /// How many days ago the server must have heard of a version first for it to be installed; 0 if it does not matter.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Minimum age in days: only versions that the server has known for so many days are installed;
+    /// 0 (default) for no minimum.
+    #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 365)]
     pub min_age_days: u32,
-    /// Whether packages may be removed for it.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Whether packages may be removed; default false.
+    #[serde(skip_serializing_if = "is_default")]
     pub allow_removals: bool,
-    /// Whether the node reboots afterwards.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Whether the node reboots after the update; default `IF_REQUIRED`.
+    #[serde(skip_serializing_if = "is_default")]
     pub reboot: RebootRule,
-    /// What becomes of services that still run what was replaced.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// What happens to services that still use replaced files; default `KEEP_RUNNING`.
+    #[serde(skip_serializing_if = "is_default")]
     pub services: ServiceRule,
-    /// The most bytes that a node fetches in a second, from 1024 up to 2^40; 0 for no limit.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Maximum download rate per node in bytes per second: 1024 to 2^40, or 0 (default) for no
+    /// limit.
+    #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 1_099_511_627_776_u64)]
     pub download_bytes_per_second: u64,
 }
 
-/// How an image may be brought to a node.
+/// Rules for image updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageRules {
-    /// The most bytes that a node fetches in a second; 0 for no limit.
+    /// Maximum download rate per node in bytes per second; 0 for no limit.
     pub download_bytes_per_second: u64,
-    /// The most bytes that the image may have as it is fetched; 0 for no limit.
+    /// Maximum size of the image file in bytes; 0 for no limit.
     pub max_bytes: u64,
-    /// How often its download may fail in a row; 0 for as often as usual.
+    /// Number of consecutive failures after which the download is given up; 0 for the default of
+    /// the agent.
     pub attempts: u32,
 }
 
-/// How an image may be brought to a node. What is left out is as usual.
+/// Rules for image updates. Omitted fields have their default values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ImageRulesInput {
-    /// The most bytes that a node fetches in a second, from 1024 up to 2^40; 0 for no limit.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Maximum download rate per node in bytes per second: 1024 to 2^40, or 0 (default) for no
+    /// limit.
+    #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 1_099_511_627_776_u64)]
     pub download_bytes_per_second: u64,
-    /// The most bytes that the image may have as it is fetched, from 2^20 up to 2^50; 0 for no limit.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Maximum size of the image file in bytes: 2^20 to 2^50, or 0 (default) for no limit.
+    #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 1_125_899_906_842_624_u64)]
     pub max_bytes: u64,
-    /// How often its download may fail in a row; 0 for as often as usual.
-    #[serde(skip_serializing_if = "is_usual")]
+    /// Number of consecutive failures after which the download is given up; 0 (default) for the
+    /// default of the agent.
+    #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 100)]
     pub attempts: u32,
 }
 
-fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What should run on the nodes that it is assigned to.
+/// Update policy: which packages or image the assigned nodes should run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schema(as = OSUpdatePolicy)]
 pub struct OsUpdatePolicy {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// For people; not unique.
+    /// Display name; need not be unique.
     pub name: String,
-    /// For people.
+    /// Description, as free text.
     pub description: String,
-    /// What it wishes for.
+    /// Kind of the policy.
     pub update_policy: UpdatePolicyKind,
-    /// Packages, one a line, `name` or `name=version`.
+    /// Packages, one per line: `name` or `name=version`.
     pub update_packages: String,
-    /// Further sources of packages, one DEB822 stanza each.
+    /// Additional package sources, one DEB822 stanza per item.
     pub update_sources: Vec<String>,
-    /// The command line of the kernel.
+    /// Kernel command line.
     pub update_kernel_command: String,
-    /// Always empty: read `targetOs`.
+    /// Always empty; use `targetOs`.
     pub target_os_id: String,
-    /// The operating system whose image should run.
+    /// Operating system whose image should run; null for none.
     pub target_os: Option<OperatingSystemResource>,
-    /// Whether it may replace what is newer.
+    /// Whether an older version may replace a newer one.
     pub allow_downgrade: bool,
-    /// For how many days a node that is offline may begin by leave that it was given ahead; 0 for never.
+    /// Number of days for which a node may start updates offline with a permission that it got in
+    /// advance; 0 for never.
     pub offline_days: u32,
-    /// How packages may be brought to it.
+    /// Rules for package updates.
     pub package_rules: PackageRules,
-    /// How an image may be brought to a node.
+    /// Rules for image updates.
     pub image_rules: ImageRules,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -156,60 +167,61 @@ pub struct OsUpdatePolicy {
 #[serde(rename_all = "camelCase")]
 #[schema(as = OSUpdatePolicyList)]
 pub struct OsUpdatePolicyList {
-    /// The policies of this page.
+    /// Policies on this page.
     pub os_update_policies: Vec<OsUpdatePolicy>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// A policy to be made.
+/// Update policy to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = OSUpdatePolicyInput)]
 pub struct OsUpdatePolicyInput {
-    /// For people; not unique.
+    /// Display name; need not be unique.
     #[schema(min_length = 1, max_length = 50, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// For people.
+    /// Description, as free text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 200)]
     pub description: String,
-    /// What it wishes for.
+    /// Kind of the policy.
     #[serde(default)]
     pub update_policy: UpdatePolicyKind,
-    /// Packages, one a line, `name` or `name=version`.
+    /// Packages, one per line: `name` or `name=version`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500_000)]
     pub update_packages: String,
-    /// Further sources of packages, one DEB822 stanza each.
+    /// Additional package sources, one DEB822 stanza per item.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub update_sources: Vec<String>,
-    /// The command line of the kernel.
+    /// Kernel command line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub update_kernel_command: String,
-    /// The operating system whose image should run.
+    /// ID of the operating system whose image should run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^os-[0-9a-f]{8}$")]
     pub target_os_id: Option<String>,
-    /// Whether it may replace what is newer.
+    /// Whether an older version may replace a newer one; default false.
     #[serde(default)]
     pub allow_downgrade: bool,
-    /// For how many days a node that is offline may begin by leave that it was given ahead, 0 for never; 7 if it is left
-    /// out.
+    /// Number of days for which a node may start updates offline with a permission that it got in
+    /// advance; 0 for never, default 7.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 365)]
     pub offline_days: Option<u32>,
-    /// How packages may be brought to it; as usual if it is left out. An operating system excludes what is not usual.
+    /// Rules for package updates. If omitted, the default rules apply. Only the default rules are
+    /// accepted together with an operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package_rules: Option<PackageRulesInput>,
-    /// How an image may be brought to a node; as usual if it is left out. A wish for packages, sources or the command
-    /// line of the kernel alone excludes what is not usual.
+    /// Rules for image updates. If omitted, the default rules apply. Only the default rules are
+    /// accepted if the policy lists packages, sources or a kernel command line only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_rules: Option<ImageRulesInput>,
 }

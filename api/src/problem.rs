@@ -1,48 +1,49 @@
-//! Errors: what the ancestor's clients read, and the members of RFC 9457 beside it.
+//! Errors: the members that EIM clients read, and those of RFC 9457.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What is said when a request cannot be served.
+/// Error document.
 ///
-/// The order of the members matters: clients of the ancestor look for `"code":"…"` in the raw text.
+/// The order of the members matters: EIM clients search for `"code":"…"` in the raw text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Problem {
-    /// The name of the gRPC code, such as `NotFound`.
+    /// Name of the gRPC status code, for example `NotFound`.
     pub code: String,
-    /// What went wrong, for people.
+    /// Explanation of this error.
     pub message: String,
-    /// Which problem it is: `urn:evenkeel:problem:…`.
+    /// Type of the problem: `urn:evenkeel:problem:…`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What all problems of this type have in common.
+    /// Summary of the problem type.
     pub title: String,
-    /// The HTTP status.
+    /// HTTP status code.
     pub status: u16,
-    /// What went wrong this time; repeats `message`.
+    /// Explanation of this error; same as `message`.
     pub detail: String,
-    /// The request: `urn:evenkeel:request:…`, as the log names it.
+    /// ID of the request, as in the server's log: `urn:evenkeel:request:…`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub instance: String,
-    /// The name of the field of the body or of the parameter that is wrong.
+    /// Name of the invalid field of the body, or of the invalid parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// The place in the body that is wrong, as RFC 6901 has it in an address: `#/packageRules/suites`.
+    /// Position of the invalid value in the body, as a JSON pointer in a URI fragment (RFC 6901):
+    /// `#/packageRules/suites`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// The parameter that is wrong: one of the query, of the path or of the head.
+    /// Name of the invalid parameter of the query, the path or the header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameter: Option<String>,
-    /// In a `filter` or `orderBy`: how many characters stand before what is wrong.
+    /// Position of the error in `filter` or `orderBy`, in characters from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
-    /// What was probably meant, or what to do instead.
+    /// Probable intention of the caller, or a solution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Problem {
-    /// The media type.
+    /// Media type of error documents.
     pub const MEDIA_TYPE: &str = "application/problem+json";
 }

@@ -1,4 +1,4 @@
-//! Projects: what belongs together and is seen by nobody else.
+//! Projects: tenants. No caller sees the resources of another project.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,54 +6,54 @@ use utoipa::ToSchema;
 use crate::Input;
 use crate::status::StatusIndication;
 
-/// A project.
+/// Project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProjectResource {
-    /// Unique; stands in the paths of what belongs to it.
+    /// Name; unique. Part of the paths of all resources of the project.
     pub name: String,
-    /// What people wrote.
+    /// Specification by the user.
     pub spec: ProjectSpec,
-    /// What the server knows.
+    /// Status set by the server.
     pub status: ProjectStatus,
 }
 
-/// What people wrote of a project.
+/// Specification of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ProjectSpec {
-    /// For people.
+    /// Description, as free text.
     pub description: String,
 }
 
-/// What the server knows of a project.
+/// Status of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProjectStatus {
-    /// The only part of it.
+    /// Condition of the project.
     pub project_status: ProjectCondition,
 }
 
-/// Whether a project is ready.
+/// Condition of a project: whether it is ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProjectCondition {
-    /// How to take it.
+    /// Indication of the status.
     pub status_indicator: StatusIndication,
-    /// In words.
+    /// Status, as text.
     pub message: String,
-    /// Since when, in Unix seconds.
+    /// Time at which the status was set, in Unix seconds.
     pub time_stamp: u64,
-    /// The project's UUID.
+    /// UUID of the project.
     #[serde(rename = "uID")]
     pub uid: String,
 }
 
-/// A project to be made or described anew.
+/// Project to create or change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProjectInput {
-    /// For people.
+    /// Description, as free text.
     #[schema(max_length = 200)]
     pub description: String,
 }

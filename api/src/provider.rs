@@ -1,4 +1,4 @@
-//! Providers: who brings machines.
+//! Providers: systems that supply machines.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// What a provider brings.
+    /// Kind of machines that a provider supplies.
     ProviderKind {
         Unspecified = "PROVIDER_KIND_UNSPECIFIED",
         Baremetal = "PROVIDER_KIND_BAREMETAL",
@@ -14,7 +14,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Whose tools a provider uses.
+    /// Vendor of a provider's tools.
     ProviderVendor {
         Unspecified = "PROVIDER_VENDOR_UNSPECIFIED",
         LenovoLxca = "PROVIDER_VENDOR_LENOVO_LXCA",
@@ -22,28 +22,28 @@ wire_enum! {
     }
 }
 
-/// Who brings machines.
+/// Provider: a system that supplies machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProviderResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "providerID")]
     pub provider_id: String,
-    /// What it brings.
+    /// Kind of machines.
     pub provider_kind: ProviderKind,
-    /// Whose tools it uses.
+    /// Vendor of the provider's tools.
     pub provider_vendor: ProviderVendor,
-    /// Unique in its project.
+    /// Name; unique in the project.
     pub name: String,
-    /// Where it is asked.
+    /// URL of the provider's API; may be empty.
     pub api_endpoint: String,
-    /// With what it is asked.
+    /// Credentials for the provider's API.
     pub api_credentials: Vec<String>,
-    /// For its tools, usually JSON as text.
+    /// Configuration for the provider's tools, usually JSON as text.
     pub config: String,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -51,36 +51,36 @@ pub struct ProviderResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderList {
-    /// The providers of this page.
+    /// Providers on this page.
     pub providers: Vec<ProviderResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Asks for the next page; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// A provider to be made.
+/// Provider to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProviderInput {
-    /// What it brings; must be said.
+    /// Kind of machines; required.
     pub provider_kind: ProviderKind,
-    /// Whose tools it uses.
+    /// Vendor of the provider's tools.
     #[serde(default)]
     pub provider_vendor: ProviderVendor,
-    /// Unique in its project.
+    /// Name; unique in the project.
     #[schema(min_length = 1, max_length = 40, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// Where it is asked; may be empty.
+    /// URL of the provider's API; may be empty.
     #[schema(max_length = 500, pattern = "^$|^[a-zA-Z-_0-9./:;=?@!#,<>*() ]+$")]
     pub api_endpoint: String,
-    /// With what it is asked.
+    /// Credentials for the provider's API.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub api_credentials: Vec<String>,
-    /// For its tools, usually JSON as text.
+    /// Configuration for the provider's tools, usually JSON as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 2_000)]
     pub config: String,

@@ -1,4 +1,4 @@
-//! Regions: where sites are.
+//! Regions: areas that contain sites and other regions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,39 +6,40 @@ use utoipa::ToSchema;
 use crate::status::MetadataItem;
 use crate::{Input, Timestamps};
 
-/// An area that holds sites and other regions.
+/// Area that contains sites and other regions.
 ///
-/// Clients read `parentRegion` of a region and `region` of a site without asking whether it is there, so these are
-/// objects without content where there is none ([`RegionResource::nowhere`]).
+/// Clients read `parentRegion` of a region and `region` of a site without a check for null. Where
+/// there is no region, these fields are empty objects ([`RegionResource::empty`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegionResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "regionID")]
     pub region_id: String,
-    /// For people; not unique.
+    /// Display name; need not be unique.
     pub name: String,
-    /// The region above it.
+    /// ID of the parent region; empty for none.
     pub parent_id: String,
-    /// The region above it, without those above that.
+    /// Parent region, without its own parent.
     #[schema(no_recursion)]
     pub parent_region: Option<Box<RegionResource>>,
-    /// Its labels.
+    /// Labels.
     pub metadata: Vec<MetadataItem>,
-    /// The labels of the regions above it.
+    /// Labels inherited from the regions above.
     pub inherited_metadata: Vec<MetadataItem>,
-    /// How many sites lie in it and below it, where a list was asked for that.
+    /// Number of sites in the region and in the regions below. Filled only in lists that request
+    /// it.
     pub total_sites: i32,
-    /// When it was made and changed; null in an object without content.
+    /// Times of creation and last change; null in an empty object.
     pub timestamps: Option<Timestamps>,
 }
 
 impl RegionResource {
-    /// The object without content that stands for no region.
+    /// Returns the empty object that stands for no region.
     #[must_use]
-    pub fn nowhere() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 }
@@ -47,27 +48,27 @@ impl RegionResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RegionList {
-    /// The regions of this page.
+    /// Regions on this page.
     pub regions: Vec<RegionResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Asks for the next page; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// What a region should be. A change (PATCH) counts only for the fields that it names.
+/// Region to create or change. PATCH changes only the fields in the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RegionInput {
-    /// For people; may be empty, not unique.
+    /// Display name; may be empty and need not be unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// The region that it lies in; empty for none.
+    /// ID of the parent region; empty for none.
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub parent_id: String,
-    /// Its labels, no key twice.
+    /// Labels; every key at most once.
     #[schema(max_items = 100)]
     pub metadata: Vec<MetadataItem>,
 }

@@ -1,4 +1,4 @@
-//! Schedules: when nodes may be changed.
+//! Schedules: when nodes may be updated.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,7 +9,8 @@ use crate::site::SiteResource;
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// What a schedule is for. Only those for updates open windows.
+    /// Purpose of a schedule. Only schedules for operating system updates open maintenance windows,
+    /// unless the project sets `anyScheduleStatus`.
     ScheduleStatus {
         Unspecified = "SCHEDULE_STATUS_UNSPECIFIED",
         Maintenance = "SCHEDULE_STATUS_MAINTENANCE",
@@ -20,79 +21,79 @@ wire_enum! {
     }
 }
 
-/// A schedule that opens once.
+/// Schedule with a single window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SingleScheduleResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "singleScheduleID")]
     pub single_schedule_id: String,
-    /// For people; may be empty.
+    /// Display name; may be empty.
     pub name: String,
-    /// What it is for.
+    /// Purpose.
     pub schedule_status: ScheduleStatus,
-    /// When it opens, in Unix seconds.
+    /// Start of the window, in Unix seconds.
     pub start_seconds: u32,
-    /// When it closes, in Unix seconds; 0 if it stays open.
+    /// End of the window, in Unix seconds; 0 if the window has no end.
     pub end_seconds: u32,
-    /// The host it is meant for.
+    /// ID of the target host; empty for none.
     pub target_host_id: String,
-    /// The host it is meant for, without what runs on it.
+    /// Target host, without its instance; null for none.
     pub target_host: Option<Box<HostResource>>,
-    /// The site it is meant for.
+    /// ID of the target site; empty for none.
     pub target_site_id: String,
-    /// The site it is meant for.
+    /// Target site; null for none.
     pub target_site: Option<SiteResource>,
-    /// The region it is meant for.
+    /// ID of the target region; empty for none.
     pub target_region_id: String,
-    /// The region it is meant for.
+    /// Target region; null for none.
     pub target_region: Option<RegionResource>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
-/// A schedule that opens again and again.
+/// Schedule with repeated windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RepeatedScheduleResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "repeatedScheduleID")]
     pub repeated_schedule_id: String,
-    /// For people; may be empty.
+    /// Display name; may be empty.
     pub name: String,
-    /// What it is for.
+    /// Purpose.
     pub schedule_status: ScheduleStatus,
-    /// How long it stays open.
+    /// Length of each window in seconds.
     pub duration_seconds: u32,
-    /// The minutes at which it opens.
+    /// Minutes at which a window opens, in cron syntax.
     pub cron_minutes: String,
-    /// The hours at which it opens.
+    /// Hours at which a window opens, in cron syntax.
     pub cron_hours: String,
-    /// The days of the month on which it opens.
+    /// Days of the month on which a window opens, in cron syntax.
     pub cron_day_month: String,
-    /// The months in which it opens.
+    /// Months in which a window opens, in cron syntax.
     pub cron_month: String,
-    /// The days of the week on which it opens, 0 for Sunday.
+    /// Days of the week on which a window opens, in cron syntax; 0 is Sunday.
     pub cron_day_week: String,
-    /// The time zone in which minutes, hours, days and months count, by its IANA name.
+    /// IANA name of the time zone of the cron fields.
     pub time_zone: String,
-    /// The host it is meant for.
+    /// ID of the target host; empty for none.
     pub target_host_id: String,
-    /// The host it is meant for, without what runs on it.
+    /// Target host, without its instance; null for none.
     pub target_host: Option<Box<HostResource>>,
-    /// The site it is meant for.
+    /// ID of the target site; empty for none.
     pub target_site_id: String,
-    /// The site it is meant for.
+    /// Target site; null for none.
     pub target_site: Option<SiteResource>,
-    /// The region it is meant for.
+    /// ID of the target region; empty for none.
     pub target_region_id: String,
-    /// The region it is meant for.
+    /// Target region; null for none.
     pub target_region: Option<RegionResource>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -100,13 +101,13 @@ pub struct RepeatedScheduleResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SingleScheduleList {
-    /// The schedules of this page.
+    /// Schedules on this page.
     pub single_schedules: Vec<SingleScheduleResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
@@ -114,58 +115,58 @@ pub struct SingleScheduleList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepeatedScheduleList {
-    /// The schedules of this page.
+    /// Schedules on this page.
     pub repeated_schedules: Vec<RepeatedScheduleResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// A page of schedules of both kinds: `pageSize` and `offset` count for each kind by itself.
+/// A page of schedules of both kinds. `pageSize` and `offset` apply to each kind separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduleList {
-    /// The single schedules of this page.
+    /// Single schedules on this page.
     pub single_schedules: Vec<SingleScheduleResource>,
-    /// The repeated schedules of this page.
+    /// Repeated schedules on this page.
     pub repeated_schedules: Vec<RepeatedScheduleResource>,
-    /// How many there are in all, of both kinds.
+    /// Total number of matching schedules of both kinds on all pages.
     pub total_elements: i32,
-    /// Whether there are more of either kind behind this page.
+    /// Whether another page of either kind follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// What a single schedule should be. A change (PATCH) counts only for the fields that it names.
+/// Single schedule to create or change. PATCH changes only the fields in the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SingleScheduleInput {
-    /// For people; may be empty.
+    /// Display name; may be empty.
     #[serde(default)]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// What it is for.
+    /// Purpose.
     pub schedule_status: ScheduleStatus,
-    /// When it opens, in Unix seconds; in the future.
+    /// Start of the window, in Unix seconds; must be in the future.
     #[schema(minimum = 1)]
     pub start_seconds: u32,
-    /// When it closes, in Unix seconds; left out if it stays open.
+    /// End of the window, in Unix seconds; null or omitted if the window has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub end_seconds: Option<u32>,
-    /// The host it is meant for.
+    /// ID of the target host; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^host-[0-9a-f]{8}$")]
     pub target_host_id: String,
-    /// The site it is meant for.
+    /// ID of the target site; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub target_site_id: String,
-    /// The region it is meant for.
+    /// ID of the target region; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub target_region_id: String,
@@ -182,46 +183,47 @@ impl Input for SingleScheduleInput {
     ];
 }
 
-/// What a repeated schedule should be. A change (PATCH) counts only for the fields that it names.
+/// Repeated schedule to create or change. PATCH changes only the fields in the body.
 ///
-/// The fields of cron are `*` or a list of numbers, ranges (`1-5`) and steps (`*/15`, `0-30/10`), separated by commas; a
-/// day of the month may be `L`, the last one.
+/// A cron field is `*` or a comma-separated list of numbers, ranges (`1-5`) and steps (`*/15`,
+/// `0-30/10`). The day of the month may also be `L`, the last day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RepeatedScheduleInput {
-    /// For people; may be empty.
+    /// Display name; may be empty.
     #[serde(default)]
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// What it is for.
+    /// Purpose.
     pub schedule_status: ScheduleStatus,
-    /// How long it stays open.
+    /// Length of each window in seconds.
     #[schema(minimum = 1, maximum = 86_400)]
     pub duration_seconds: u32,
-    /// The minutes at which it opens, 0 to 59.
+    /// Minutes at which a window opens, in cron syntax: 0 to 59.
     pub cron_minutes: String,
-    /// The hours at which it opens, 0 to 23.
+    /// Hours at which a window opens, in cron syntax: 0 to 23.
     pub cron_hours: String,
-    /// The days of the month on which it opens, 1 to 31.
+    /// Days of the month on which a window opens, in cron syntax: 1 to 31, or `L`.
     pub cron_day_month: String,
-    /// The months in which it opens, 1 to 12.
+    /// Months in which a window opens, in cron syntax: 1 to 12.
     pub cron_month: String,
-    /// The days of the week on which it opens, 0 for Sunday to 6.
+    /// Days of the week on which a window opens, in cron syntax: 0 (Sunday) to 6.
     pub cron_day_week: String,
-    /// The time zone in which all that counts, by its IANA name; null for UTC. A new schedule that leaves it out counts in
-    /// UTC. One that is described anew (PUT) without it keeps the zone that it has: clients of the ancestor do not know it.
+    /// IANA name of the time zone of the cron fields; null for UTC. A new schedule without this
+    /// field uses UTC. PUT without this field keeps the current time zone, because EIM clients do
+    /// not know the field.
     #[serde(default = "utc")]
     #[schema(value_type = Option<String>, default = "UTC")]
     pub time_zone: String,
-    /// The host it is meant for.
+    /// ID of the target host; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^host-[0-9a-f]{8}$")]
     pub target_host_id: String,
-    /// The site it is meant for.
+    /// ID of the target site; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub target_site_id: String,
-    /// The region it is meant for.
+    /// ID of the target region; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub target_region_id: String,
@@ -232,7 +234,7 @@ fn utc() -> String {
 }
 
 impl Default for RepeatedScheduleInput {
-    /// Every minute, for a minute.
+    /// A window of one minute in every minute.
     fn default() -> Self {
         let every = || "*".to_owned();
         Self {

@@ -5,25 +5,29 @@ use utoipa::ToSchema;
 
 use crate::Input;
 
-/// What a project wants otherwise than the server does by default.
+/// Settings of a project that differ from the server's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProjectSettings {
-    /// For how many days after their end update runs are kept, 0 for ever; null for the server's default.
+    /// Number of days for which finished update runs are stored; 0 for ever, null for the server's
+    /// default.
     pub retention_days: Option<u32>,
-    /// Whether schedules of any status open windows for updates, as the ancestor had it; else only those for updates do.
+    /// Whether schedules of any status open maintenance windows, as in EIM. If false, only
+    /// schedules for operating system updates do.
     pub any_schedule_status: bool,
 }
 
-/// What a project should want otherwise than the server does by default. What is left out is as the server does; a change
-/// (PATCH) counts only for the fields that it names.
+/// Settings of a project to set. Omitted fields have their default values. PATCH changes only the
+/// fields in the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProjectSettingsInput {
-    /// For how many days after their end update runs are kept, 0 for ever; null for the server's default.
+    /// Number of days for which finished update runs are stored; 0 for ever, null for the server's
+    /// default.
     #[schema(maximum = 36_500)]
     pub retention_days: Option<u32>,
-    /// Whether schedules of any status open windows for updates, as the ancestor had it; else only those for updates do.
+    /// Whether schedules of any status open maintenance windows, as in EIM; default false. If
+    /// false, only schedules for operating system updates do.
     pub any_schedule_status: bool,
 }
 

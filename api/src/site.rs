@@ -1,4 +1,4 @@
-//! Sites: where hosts are.
+//! Sites: locations of hosts.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,32 +8,32 @@ use crate::region::RegionResource;
 use crate::status::MetadataItem;
 use crate::{Input, Timestamps};
 
-/// A place that holds hosts.
+/// Location of hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SiteResource {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// Repeats `resourceId`.
+    /// Same as `resourceId`.
     #[serde(rename = "siteID")]
     pub site_id: String,
-    /// For people; not unique.
+    /// Display name; need not be unique.
     pub name: String,
-    /// The region that it lies in.
+    /// ID of the region; empty for none.
     pub region_id: String,
-    /// The region that it lies in; without content if there is none, never null.
+    /// Region; an empty object for none, never null.
     pub region: RegionResource,
-    /// Degrees north times 10,000,000.
+    /// Latitude in degrees times 10,000,000; north is positive.
     pub site_lat: i32,
-    /// Degrees east times 10,000,000.
+    /// Longitude in degrees times 10,000,000; east is positive.
     pub site_lng: i32,
-    /// Never filled.
+    /// Always null.
     pub provider: Option<ProviderResource>,
-    /// Its labels.
+    /// Labels.
     pub metadata: Vec<MetadataItem>,
-    /// The labels of the regions above it.
+    /// Labels inherited from the regions above.
     pub inherited_metadata: Vec<MetadataItem>,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 }
 
@@ -41,33 +41,33 @@ pub struct SiteResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SiteList {
-    /// The sites of this page.
+    /// Sites on this page.
     pub sites: Vec<SiteResource>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// Asks for the next page; empty if there is none.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }
 
-/// What a site should be. A change (PATCH) counts only for the fields that it names.
+/// Site to create or change. PATCH changes only the fields in the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SiteInput {
-    /// For people; may be empty, not unique.
+    /// Display name; may be empty and need not be unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// The region that it lies in; empty for none.
+    /// ID of the region; empty for none.
     #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
     pub region_id: String,
-    /// Degrees north times 10,000,000.
+    /// Latitude in degrees times 10,000,000; north is positive.
     #[schema(minimum = -900_000_000, maximum = 900_000_000)]
     pub site_lat: i32,
-    /// Degrees east times 10,000,000.
+    /// Longitude in degrees times 10,000,000; east is positive.
     #[schema(minimum = -1_800_000_000, maximum = 1_800_000_000)]
     pub site_lng: i32,
-    /// Its labels, no key twice.
+    /// Labels; every key at most once.
     #[schema(max_items = 100)]
     pub metadata: Vec<MetadataItem>,
 }

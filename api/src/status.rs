@@ -1,10 +1,10 @@
-//! How statuses are taken, and labels.
+//! Status indications and labels.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 wire_enum! {
-    /// How a status should be taken.
+    /// Indication of a status.
     StatusIndication {
         Unspecified = "STATUS_INDICATION_UNSPECIFIED",
         Error = "STATUS_INDICATION_ERROR",
@@ -13,16 +13,16 @@ wire_enum! {
     }
 }
 
-/// A label.
+/// Label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetadataItem {
-    /// Its name, perhaps with a `prefix/`.
+    /// Key, optionally with a `prefix/`.
     #[schema(
         pattern = "^([a-z.]{1,253}/([a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?)?|[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?)$"
     )]
     pub key: String,
-    /// Its value.
+    /// Value; may be empty.
     #[schema(pattern = "^([a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?)?$")]
     pub value: String,
 }

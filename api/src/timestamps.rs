@@ -1,21 +1,21 @@
-//! When a resource was made and last changed.
+//! Times of creation and last change of a resource.
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// When a resource was made and last changed, to the millisecond.
+/// Times of creation and last change of a resource, with millisecond precision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timestamps {
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it was last changed.
+    /// Time of the last change.
     pub updated_at: DateTime<Utc>,
 }
 
 impl Timestamps {
-    /// From the two instants.
+    /// Truncates both times to milliseconds.
     #[must_use]
     pub fn new(created_at: DateTime<Utc>, updated_at: DateTime<Utc>) -> Self {
         Self {
@@ -25,14 +25,15 @@ impl Timestamps {
     }
 }
 
-/// An instant as most fields of the ancestor's API have it: whole Unix seconds in 32 bits, 0 for none.
+/// Converts a time to the format of most fields of EIM's API: Unix seconds in 32 bits, 0 for none.
+/// Times outside of the range are clamped.
 #[must_use]
 pub fn unix_seconds(time: Option<DateTime<Utc>>) -> u32 {
     let Some(time) = time else { return 0 };
     u32::try_from(time.timestamp().max(0)).unwrap_or(u32::MAX)
 }
 
-/// The instant of a field with Unix seconds, none for 0.
+/// Converts Unix seconds to a time; 0 gives `None`.
 #[must_use]
 pub fn from_unix_seconds(seconds: u32) -> Option<DateTime<Utc>> {
     if seconds == 0 {
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_instant_is_zero_and_back() {
+    fn a_missing_instant_is_zero() {
         assert_eq!(unix_seconds(None), 0);
         assert_eq!(from_unix_seconds(0), None);
         let time = from_unix_seconds(1_760_000_000);
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_beyond_32_bits_is_the_last_one() {
+    fn an_instant_beyond_32_bits_is_clamped() {
         assert_eq!(unix_seconds(Some(DateTime::<Utc>::MAX_UTC)), u32::MAX);
         assert_eq!(unix_seconds(Some(DateTime::<Utc>::MIN_UTC)), 0);
     }

@@ -1,4 +1,4 @@
-//! Update runs: what happened.
+//! Update runs: attempts to update an instance, and their results.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,213 +10,216 @@ use crate::order::OrderResource;
 use crate::policy::{ImageRules, OsUpdatePolicy, PackageRules};
 use crate::status::StatusIndication;
 
-/// One attempt to bring one instance to one wanted state.
+/// Attempt to bring one instance to its desired update.
 ///
-/// Everything up to `timestamps` is what the ancestor's clients read; the rest is ours.
+/// The fields up to `timestamps` are those that EIM clients read; the others are our own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schema(as = OSUpdateRun)]
 pub struct OsUpdateRun {
-    /// Its id.
+    /// Resource ID.
     pub resource_id: String,
-    /// The host's name and when it began.
+    /// Name of the host and start time of the run.
     pub name: String,
-    /// For people.
+    /// Description, as free text.
     pub description: String,
-    /// The policy as it is now; an object without content if there was none or it was deleted, never null.
+    /// Policy in its current form; an empty object if there was none or it was deleted, never null.
     pub applied_policy: OsUpdatePolicy,
-    /// What was updated, without its host and operating system; never null.
+    /// Instance, without its host and operating system; never null.
     pub instance: InstanceResource,
-    /// In words: where it stands.
+    /// Status, as text.
     pub status: String,
-    /// How to take `status`.
+    /// Indication of `status`.
     pub status_indicator: StatusIndication,
-    /// Since when `status` holds, in Unix seconds.
+    /// Time at which `status` was set, in Unix seconds.
     pub status_timestamp: u32,
-    /// JSON as text; its top key is `update_log`.
+    /// Details: JSON as text with the top-level key `update_log`. Empty until the run has ended.
     pub status_details: String,
-    /// When it began, in Unix seconds.
+    /// Start of the run, in Unix seconds.
     pub start_time: u32,
-    /// When it ended, in Unix seconds; 0 while it goes on.
+    /// End of the run, in Unix seconds; 0 while the run is open.
     pub end_time: u32,
-    /// When it was made and changed.
+    /// Times of creation and last change.
     pub timestamps: Option<Timestamps>,
 
-    /// Its state: `downloading`, `staged`, `applying`, `rebooting`, `verifying`, `reverting`, `succeeded`, `failed`,
-    /// `reverted`, `cancelled` or `abandoned`.
+    /// State: `downloading`, `staged`, `applying`, `rebooting`, `verifying`, `reverting`,
+    /// `succeeded`, `failed`, `reverted`, `cancelled` or `abandoned`.
     pub state: String,
-    /// Why it ended as it did; empty if there is nothing to say.
+    /// Reason of the result; empty if there is none.
     pub reason: String,
-    /// The host.
+    /// ID of the host.
     pub host_id: String,
-    /// What the host was called when it was read.
+    /// Name of the host at the time of the response.
     pub host_name: String,
-    /// The agent's own id of this attempt; empty if an agent of the ancestor made it.
+    /// ID of the attempt, created by the agent; empty for agents of EIM.
     pub attempt: String,
-    /// The policy as it was when the run was opened; null if there was none.
+    /// Policy at the time when the run was opened; null if there was none.
     pub policy: Option<FrozenPolicy>,
-    /// What was to be reached, frozen when the run was opened.
+    /// Target of the run, fixed when the run was opened; null if there is none.
     pub target: Option<RunTarget>,
-    /// Who ordered it and why, if it was made outside the plan; else null.
+    /// Order that caused the run; null if there was none.
     pub order: Option<OrderResource>,
-    /// What was to change and how it was found afterwards.
+    /// Planned package changes and their results.
     pub packages: Vec<RunPackage>,
-    /// Which image was to be replaced by which, and which one ran at the end; null if none was to be.
+    /// Image change and its result; null for a run without one.
     pub image: Option<RunImage>,
-    /// How it went, as the node measured and noted it; empty while it goes on.
-    pub account: RunAccount,
-    /// The node's own last words: those of the tool that failed, or the detail that an agent of the ancestor sent.
+    /// Measurements and remarks of the node; empty until the run has ended.
+    pub report: OsUpdateRunReport,
+    /// Log excerpt from the node: the last output of the tool that failed, or the detail text of an
+    /// agent of EIM.
     pub log: String,
-    /// Everything that happened, oldest first. Lists leave it out.
+    /// Events of the run, oldest first. Omitted in lists.
     pub events: Vec<RunEvent>,
 }
 
 impl OsUpdateRun {
-    /// The states in which a run has ended.
-    pub const TERMINAL: &[&str] = &["succeeded", "failed", "reverted", "cancelled", "abandoned"];
+    /// States of ended runs.
+    pub const TERMINAL_STATES: &[&str] =
+        &["succeeded", "failed", "reverted", "cancelled", "abandoned"];
 
-    /// Whether it has ended.
+    /// Returns whether the run has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        Self::TERMINAL.contains(&self.state.as_str())
+        Self::TERMINAL_STATES.contains(&self.state.as_str())
     }
 }
 
-/// A policy as it was when a run was opened.
+/// Policy at the time when a run was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FrozenPolicy {
-    /// Its id, also if it is gone now.
+    /// ID of the policy. The policy may have been deleted since.
     pub resource_id: String,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// For people.
+    /// Description, as free text.
     pub description: String,
-    /// `UPDATE_POLICY_LATEST` or `UPDATE_POLICY_TARGET`.
+    /// Kind of the policy: `UPDATE_POLICY_LATEST` or `UPDATE_POLICY_TARGET`.
     pub update_policy: String,
-    /// Packages, one a line.
+    /// Packages, one per line.
     pub update_packages: String,
-    /// Further sources of packages.
+    /// Additional package sources.
     pub update_sources: Vec<String>,
-    /// The command line of the kernel.
+    /// Kernel command line.
     pub update_kernel_command: String,
-    /// The operating system whose image should run.
+    /// ID of the operating system whose image should run.
     pub target_os_id: String,
-    /// Whether it could replace what is newer.
+    /// Whether an older version could replace a newer one.
     pub allow_downgrade: bool,
 }
 
-/// What a run is to reach.
+/// Target of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunTarget {
-    /// `packages`, `image` or `kernel`.
+    /// Kind: `packages`, `image` or `kernel`.
     pub kind: String,
     /// For packages: `latest` or `exactly`.
     pub mode: String,
-    /// For packages: those that were named, `name` or `name=version`.
+    /// For packages: the listed packages, as `name` or `name=version`.
     pub packages: Vec<String>,
-    /// For packages: further sources.
+    /// For packages: additional package sources.
     pub sources: Vec<String>,
-    /// For packages, and for whatever is newest: how packages may be brought to it; else null.
+    /// Rules for package updates, for packages and for the latest versions; else null.
     pub package_rules: Option<PackageRules>,
-    /// The command line of the kernel; empty if it is not to change.
+    /// Kernel command line; empty if it does not change.
     pub kernel_command: String,
-    /// For an image: the operating system.
+    /// For an image: ID of the operating system.
     pub os_id: String,
-    /// For an image: its version.
+    /// For an image: version of the image.
     pub image_id: String,
-    /// For an image: where it lies.
+    /// For an image: URL of the image.
     pub image_url: String,
-    /// For an image: its digest.
+    /// For an image: SHA-256 of the image file, as hexadecimal digits.
     pub sha256: String,
-    /// For an image: the profile that it belongs to.
+    /// For an image: name of the OS profile.
     pub profile_name: String,
-    /// For an image, and for whatever is newest: how an image may be brought to the node; else null.
+    /// Rules for image updates, for an image and for the latest versions; else null.
     pub image_rules: Option<ImageRules>,
 }
 
-/// A change of images in a run.
+/// Image change of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunImage {
-    /// The profile that they belong to.
+    /// Name of the OS profile.
     pub profile_name: String,
-    /// The version that ran before.
+    /// Version that ran before the run.
     pub before: String,
-    /// The version that was to run.
-    pub wanted: String,
-    /// The version that ran when the run ended; empty if it is not known, or not over.
+    /// Version that should run after the run.
+    pub desired: String,
+    /// Version that ran at the end of the run; empty if it is unknown or the run is open.
     pub booted: String,
 }
 
-/// A package in a run.
+/// Package change of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunPackage {
-    /// Which.
+    /// Package name.
     pub name: String,
-    /// Debian's name of the architecture.
+    /// Debian architecture, for example `amd64`.
     pub architecture: String,
-    /// What was to be done: `install`, `upgrade`, `downgrade` or `remove`.
+    /// Planned change: `install`, `upgrade`, `downgrade`, `reinstall` or `remove`.
     pub action: String,
-    /// The version that was to be reached; empty if it was to be removed.
+    /// Desired version; empty for a removal.
     pub version: String,
-    /// The version before; empty if it was not installed.
+    /// Version before the run; empty if the package was not installed.
     pub before: String,
-    /// The version that was found afterwards; empty if it is not installed or nobody has looked yet.
+    /// Version after the run; empty if the package is not installed or not checked yet.
     pub after: String,
-    /// `planned` until the node has looked, then `done` or `failed`.
+    /// Status: `planned` until the node has checked the result, then `done` or `failed`.
     pub status: String,
-    /// dpkg's state of the package afterwards, such as `installed` or `half-configured`.
+    /// State of the package in dpkg after the run, for example `installed` or `half-configured`.
     pub state: String,
 }
 
-/// How a run went, as its node measured and noted it.
+/// Measurements and remarks of the node about a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct RunAccount {
-    /// How long it took, in the order in which the phases were passed.
+pub struct OsUpdateRunReport {
+    /// Duration of the phases, in the order in which they were executed.
     pub phases: Vec<RunPhase>,
-    /// What went wrong on the way and did not change the end.
+    /// Problems that did not change the result.
     pub remarks: Vec<String>,
-    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
-    pub kept_conffiles: Vec<String>,
-    /// Units that were restarted because they ran what was replaced.
+    /// Configuration files that were changed locally and therefore kept. The version of the package
+    /// is stored next to each file.
+    pub preserved_conffiles: Vec<String>,
+    /// systemd units that were restarted because they used replaced files.
     pub restarted_services: Vec<String>,
-    /// Whether the node still waited for a reboot at the end.
+    /// Whether the node still required a reboot at the end of the run.
     pub reboot_required: bool,
 }
 
-/// How long a part of a run took, and what it fetched.
+/// Duration and downloaded bytes of one phase of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunPhase {
-    /// `plan`, `download`, `apply`, `reboot` or `verify`.
+    /// Phase: `plan`, `download`, `apply`, `reboot` or `verify`.
     pub phase: String,
-    /// Milliseconds by the node's clock.
+    /// Duration in milliseconds, by the node's clock.
     pub millis: u64,
-    /// Bytes that were fetched.
+    /// Number of downloaded bytes.
     pub bytes: u64,
 }
 
-/// Something that happened to a run.
+/// Event of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunEvent {
-    /// What happened, such as `began`.
+    /// Name of the event, for example `began`.
     pub event: String,
-    /// The state that it led to.
+    /// State of the run after the event.
     pub state: String,
-    /// When the server heard of it.
+    /// Time at which the server received the event.
     pub time: DateTime<Utc>,
-    /// When it happened by the node's own clock.
+    /// Time of the event by the node's clock; null if the node did not report it.
     pub node_time: Option<DateTime<Utc>>,
-    /// The agent's own number of it.
+    /// Sequence number of the event in its attempt; null if the event has none.
     pub sequence: Option<u32>,
-    /// The boot in which it happened, as the node names its boots.
+    /// Boot ID of the node at the time of the event.
     pub boot_id: String,
-    /// In words, as the node said it.
+    /// Details from the node, as text.
     pub detail: String,
 }
 
@@ -225,12 +228,12 @@ pub struct RunEvent {
 #[serde(rename_all = "camelCase")]
 #[schema(as = OSUpdateRunList)]
 pub struct OsUpdateRunList {
-    /// The runs of this page.
+    /// Runs on this page.
     pub os_update_runs: Vec<OsUpdateRun>,
-    /// How many there are in all.
+    /// Total number of matching resources on all pages.
     pub total_elements: i32,
-    /// Whether there are more behind this page.
+    /// Whether another page follows.
     pub has_next: bool,
-    /// What to give as `pageToken` for the next page; empty behind the last.
+    /// Value of `pageToken` for the next page; empty on the last page.
     pub next_page_token: String,
 }

@@ -1,6 +1,6 @@
-//! Plain enumerations with the exact texts of the wire.
+//! Enumerations with fixed texts in JSON.
 
-/// Declares an enumeration whose values have fixed texts. The first value is the one that stands for "nothing said".
+/// Declares an enumeration whose values have fixed texts in JSON. The first value is the default.
 macro_rules! wire_enum {
     (
         $(#[doc = $doc:literal])*
@@ -23,10 +23,10 @@ macro_rules! wire_enum {
         }
 
         impl $name {
-            /// Every value, in the order of their declaration.
+            /// All values, in the order of declaration.
             pub const ALL: &[Self] = &[Self::$first $(, Self::$variant)*];
 
-            /// The text on the wire.
+            /// Returns the text of the value in JSON.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -36,7 +36,7 @@ macro_rules! wire_enum {
             }
         }
 
-        // Not derived: the derive does not see through the macro to the texts.
+        // Not derived: the derive macro does not see the texts behind this macro.
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 utoipa::openapi::ObjectBuilder::new()

@@ -1,10 +1,12 @@
-//! Which certificate a listener shows, and who vouches for it.
+//! The certificate authority and the server certificates of the listeners.
 //!
-//! The first start makes a certificate authority of our own: `ca.pem`, which may be given to everybody, and
-//! `ca-key.pem`, mode 0600. It signs short-lived server certificates, which are kept nowhere: each process makes its own
-//! and a new one long before it expires. Replicas share the folder of the authority.
+//! The first start creates the server's own certificate authority: `ca.pem`, which is public, and
+//! `ca-key.pem`, mode 0600. It signs short-lived server certificates. They are not stored: each
+//! process creates its own and renews it long before it expires. Replicas share the folder of the
+//! authority.
 //!
-//! A node that joins knows the SHA-256 of the authority's certificate from its join token, so it needs no file.
+//! A node that joins takes the SHA-256 of the authority's certificate from its join token, so it
+//! needs no certificate file.
 
 use std::fmt::Write;
 use std::fs;
@@ -22,16 +24,16 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::file::{self, FileError};
 
-/// How long the authority's certificate counts.
+/// Validity of the authority's certificate.
 const AUTHORITY_LIFETIME: TimeDelta = TimeDelta::days(20 * 365);
 
-/// How long a server's certificate counts. Renewed after two thirds of it.
+/// Validity of a server certificate. It is renewed after two thirds of this time.
 const SERVER_LIFETIME: TimeDelta = TimeDelta::days(90);
 
-/// How far behind a node's clock may be.
-const BACKDATED: TimeDelta = TimeDelta::days(1);
+/// Certificates are valid this long before they are created, for nodes whose clock is slow.
+const CLOCK_SKEW_ALLOWANCE: TimeDelta = TimeDelta::days(1);
 
-/// Vouches for our listeners.
+/// Signs the server certificates of our listeners.
 pub struct CertificateAuthority {
     pem: String,
     der: Vec<u8>,
@@ -48,40 +50,40 @@ impl std::fmt::Debug for CertificateAuthority {
     }
 }
 
-/// A certificate that a listener shows, with its key.
+/// The certificate of a listener, with its key.
 #[derive(Clone, Debug)]
 pub struct ServerCertificate {
-    /// The certificate and the one of the authority, in PEM.
+    /// The server certificate followed by the authority's, in PEM.
     pub chain_pem: String,
     /// The private key in PKCS #8, in PEM.
     pub key_pem: Secret,
-    /// From then on a new one should be made.
+    /// When to create a new certificate.
     pub renew_at: DateTime<Utc>,
-    /// Until when it counts.
+    /// End of the certificate's validity.
     pub expires_at: DateTime<Utc>,
 }
 
 impl CertificateAuthority {
-    /// Reads the authority in `folder`. Makes the folder and the authority if they are not there.
+    /// Reads the authority in `folder`. Creates the folder and the authority if they do not exist.
     pub fn open(folder: &Path, now: DateTime<Utc>) -> Result<Self, FileError> {
-        file::folder(folder)?;
+        file::create_private_folder(folder)?;
         let key_path = folder.join("ca-key.pem");
         let certificate_path = folder.join("ca.pem");
         if file::read(&certificate_path)?.is_some() && file::read(&key_path)?.is_none() {
-            let why = "the key that belongs to it is missing: bring `ca-key.pem` back beside it, or remove it so \
-                       that a new authority is made, which no enrolled node will know";
+            let why = "its key is missing: restore `ca-key.pem` next to it, or remove this file to \
+                       create a new authority, which enrolled nodes do not trust";
             return Err(FileError::content(&certificate_path, why));
         }
-        let key = file::read_or_make(&key_path, 0o600, || {
-            let key = KeyPair::generate().map_err(FileError::make("an authority's key"))?;
+        let key = file::read_or_create(&key_path, 0o600, || {
+            let key = KeyPair::generate().map_err(FileError::create("an authority's key"))?;
             Ok(key.serialize_pem())
         })?;
         file::warn_if_open(&key_path);
         let key = KeyPair::from_pem(&key).map_err(|error| FileError::content(&key_path, error))?;
-        let pem = file::read_or_make(&certificate_path, 0o644, || {
+        let pem = file::read_or_create(&certificate_path, 0o644, || {
             let certificate = authority_params(now).self_signed(&key);
             Ok(certificate
-                .map_err(FileError::make("an authority's certificate"))?
+                .map_err(FileError::create("an authority's certificate"))?
                 .pem())
         })?;
         Self::from_pem(pem, key, now).map_err(|why| FileError::content(&certificate_path, why))
@@ -91,9 +93,7 @@ impl CertificateAuthority {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(to_text)?;
         let (_, certificate) = X509Certificate::from_der(&block.contents).map_err(to_text)?;
         if certificate.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
-            return Err(
-                "the key beside it, `ca-key.pem`, belongs to another certificate".to_owned(),
-            );
+            return Err("its key `ca-key.pem` belongs to another certificate".to_owned());
         }
         let expires_at = certificate.validity().not_after.timestamp();
         let expires_at =
@@ -110,39 +110,39 @@ impl CertificateAuthority {
         })
     }
 
-    /// The authority's certificate in PEM.
+    /// The authority's certificate, in PEM.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.pem
     }
 
-    /// The SHA-256 of the authority's certificate in DER, in lower-case hexadecimal.
+    /// SHA-256 of the authority's certificate in DER, in lower-case hexadecimal.
     #[must_use]
     pub fn digest(&self) -> String {
         ca_digest(&self.der)
     }
 
-    /// Until when the authority's certificate counts.
+    /// End of the validity of the authority's certificate.
     #[must_use]
     pub fn expires_at(&self) -> DateTime<Utc> {
         self.expires_at
     }
 
-    /// Makes a certificate for a listener that is reached by these names and addresses.
+    /// Creates a certificate for a listener with these DNS names and IP addresses.
     pub fn issue_server(
         &self,
         names: &[String],
         now: DateTime<Utc>,
     ) -> Result<ServerCertificate, FileError> {
-        let what = "a server's certificate";
-        let key = KeyPair::generate().map_err(FileError::make(what))?;
+        let what = "a server certificate";
+        let key = KeyPair::generate().map_err(FileError::create(what))?;
         let expires_at = (now + SERVER_LIFETIME).min(self.expires_at);
         let mut params = CertificateParams::default();
         for name in names {
             let name = match name.parse::<IpAddr>() {
                 Ok(address) => SanType::IpAddress(address),
                 Err(_) => {
-                    SanType::DnsName(name.as_str().try_into().map_err(FileError::make(what))?)
+                    SanType::DnsName(name.as_str().try_into().map_err(FileError::create(what))?)
                 }
             };
             params.subject_alt_names.push(name);
@@ -150,14 +150,14 @@ impl CertificateAuthority {
         params
             .distinguished_name
             .push(DnType::CommonName, "Evenkeel server");
-        params.not_before = offset(now - BACKDATED);
-        params.not_after = offset(expires_at);
+        params.not_before = convert_time(now - CLOCK_SKEW_ALLOWANCE);
+        params.not_after = convert_time(expires_at);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         let certificate = params
             .signed_by(&key, &self.issuer)
-            .map_err(FileError::make(what))?;
+            .map_err(FileError::create(what))?;
         Ok(ServerCertificate {
             chain_pem: format!("{}{}", certificate.pem(), self.pem),
             key_pem: Secret::new(key.serialize_pem()),
@@ -167,7 +167,7 @@ impl CertificateAuthority {
     }
 }
 
-/// The SHA-256 of a certificate in DER, in lower-case hexadecimal.
+/// SHA-256 of a certificate in DER, in lower-case hexadecimal.
 #[must_use]
 pub fn ca_digest(der: &[u8]) -> String {
     let mut text = String::with_capacity(64);
@@ -177,7 +177,7 @@ pub fn ca_digest(der: &[u8]) -> String {
     text
 }
 
-/// The digest of the last certificate of a chain in PEM, which must be that of its authority.
+/// Digest of the last certificate of a PEM chain, which must be the authority's.
 pub fn chain_digest(path: &Path) -> Result<String, FileError> {
     let text = fs::read(path).map_err(FileError::io("read", path))?;
     let mut last = None;
@@ -185,7 +185,7 @@ pub fn chain_digest(path: &Path) -> Result<String, FileError> {
         let block = block.map_err(|error| FileError::content(path, error))?;
         last = Some(block.contents);
     }
-    let last = last.ok_or_else(|| FileError::content(path, "there is no certificate in it"))?;
+    let last = last.ok_or_else(|| FileError::content(path, "it contains no certificate"))?;
     Ok(ca_digest(&last))
 }
 
@@ -196,13 +196,13 @@ fn authority_params(now: DateTime<Utc>) -> CertificateParams {
         .push(DnType::CommonName, "Evenkeel certificate authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.not_before = offset(now - BACKDATED);
-    params.not_after = offset(now + AUTHORITY_LIFETIME);
+    params.not_before = convert_time(now - CLOCK_SKEW_ALLOWANCE);
+    params.not_after = convert_time(now + AUTHORITY_LIFETIME);
     params
 }
 
-/// The certificate library has a time type of its own.
-fn offset<T>(at: DateTime<Utc>) -> T
+/// rcgen uses the time type of another crate.
+fn convert_time<T>(at: DateTime<Utc>) -> T
 where
     T: From<std::time::SystemTime>,
 {
@@ -264,8 +264,8 @@ mod tests {
 
         let (_, block) = x509_parser::pem::parse_x509_pem(server.chain_pem.as_bytes()).unwrap();
         let (_, certificate) = X509Certificate::from_der(&block.contents).unwrap();
-        let shown = certificate.subject_alternative_name().unwrap().unwrap();
-        assert_eq!(shown.value.general_names.len(), 3);
+        let alt_names = certificate.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(alt_names.value.general_names.len(), 3);
         assert!(!certificate.is_ca());
         assert_eq!(
             certificate.validity().not_after.timestamp(),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_refused() {
+    fn an_invalid_name_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let authority = open(folder.path()).unwrap();
         let error = authority
@@ -295,7 +295,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("cannot make a server's certificate"),
+                .starts_with("cannot create a server certificate"),
             "{error}"
         );
     }
@@ -305,15 +305,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let digest = open(folder.path()).unwrap().digest();
         let key = folder.path().join("ca-key.pem");
-        let kept = fs::read(&key).unwrap();
+        let original_key = fs::read(&key).unwrap();
         fs::remove_file(&key).unwrap();
         let error = open(folder.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("the key that belongs to it is missing"),
-            "{error}"
-        );
+        assert!(error.contains("its key is missing"), "{error}");
 
-        fs::write(&key, kept).unwrap();
+        fs::write(&key, original_key).unwrap();
         assert_eq!(open(folder.path()).unwrap().digest(), digest);
     }
 

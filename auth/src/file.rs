@@ -1,4 +1,4 @@
-//! Files with keys: made once, by whoever comes first, and closed to everybody else.
+//! Key files: created once by the first process that needs them, and not readable by other users.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,30 +12,27 @@ use rand::rngs::OsRng;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The operating system refused.
+    /// An operation on the file failed.
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation, such as "read".
         act: &'static str,
-        /// With which file.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file does not hold what it should.
+    /// The content of the file is invalid.
     #[error("{} is not usable: {why}", path.display())]
     Content {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the content.
         why: String,
     },
-    /// A key or certificate could not be made.
-    #[error("cannot make {what}: {why}")]
-    Make {
-        /// What was to be made.
+    /// A key, a certificate or a random number could not be created.
+    #[error("cannot create {what}: {why}")]
+    Create {
         what: &'static str,
-        /// Why it failed.
+        /// The error of the library.
         why: String,
     },
 }
@@ -53,24 +50,24 @@ impl FileError {
         }
     }
 
-    pub(crate) fn make<E: ToString>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |error| Self::Make {
+    pub(crate) fn create<E: ToString>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Create {
             what,
             why: error.to_string(),
         }
     }
 }
 
-/// Makes a folder that only we can enter, unless it is there.
-pub(crate) fn folder(path: &Path) -> Result<(), FileError> {
+/// Creates a folder that only the server's user can enter, if it does not exist.
+pub(crate) fn create_private_folder(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(FileError::io("make the folder", path))
+        .map_err(FileError::io("create the folder", path))
 }
 
-/// The text of a file, if there is one.
+/// Content of a file. None if the file does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -79,9 +76,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// The text of a file; if there is none, the one that `make` makes. When several processes start at once, one of them
-/// makes it and all get the same. The file appears complete or not at all.
-pub(crate) fn read_or_make(
+/// Content of a file. If the file does not exist, creates it with the text of `make`. If several
+/// processes start at once, one of them creates the file and all get the same text. The file
+/// appears complete or not at all.
+pub(crate) fn read_or_create(
     path: &Path,
     mode: u32,
     make: impl FnOnce() -> Result<String, FileError>,
@@ -93,12 +91,12 @@ pub(crate) fn read_or_make(
     let mut random = [0; 8];
     OsRng
         .try_fill_bytes(&mut random)
-        .map_err(FileError::make("a random number"))?;
-    let beside = path.with_extension(format!("{:016x}.new", u64::from_ne_bytes(random)));
-    write(&beside, mode, &text).map_err(FileError::io("write", &beside))?;
-    // A link is made only if the name is free; a rename would replace what another process made meanwhile.
-    let linked = fs::hard_link(&beside, path);
-    fs::remove_file(&beside).map_err(FileError::io("remove", &beside))?;
+        .map_err(FileError::create("a random number"))?;
+    let temporary = path.with_extension(format!("{:016x}.new", u64::from_ne_bytes(random)));
+    write(&temporary, mode, &text).map_err(FileError::io("write", &temporary))?;
+    // A hard link fails if the name exists. A rename would replace the file of another process.
+    let linked = fs::hard_link(&temporary, path);
+    fs::remove_file(&temporary).map_err(FileError::io("remove", &temporary))?;
     match linked {
         Ok(()) => {
             let folder = path.parent().unwrap_or(Path::new("."));
@@ -109,7 +107,7 @@ pub(crate) fn read_or_make(
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::read_to_string(path).map_err(FileError::io("read", path))
         }
-        Err(error) => Err(FileError::io("make", path)(error)),
+        Err(error) => Err(FileError::io("create", path)(error)),
     }
 }
 
@@ -123,11 +121,11 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Says so when others can read what only we should.
+/// Logs a warning if other users can read the key file.
 pub(crate) fn warn_if_open(path: &Path) {
-    let open = fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o007 != 0);
+    let open = fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0);
     if open {
-        tracing::warn!(path = %path.display(), "this key can be read by everybody on this machine");
+        tracing::warn!(path = %path.display(), "this key can be read by every user of this machine");
     }
 }
 
@@ -139,8 +137,8 @@ mod tests {
     fn a_file_is_made_once_and_only_for_us() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key.pem");
-        let first = read_or_make(&path, 0o600, || Ok("first".to_owned())).unwrap();
-        let second = read_or_make(&path, 0o600, || Ok("second".to_owned())).unwrap();
+        let first = read_or_create(&path, 0o600, || Ok("first".to_owned())).unwrap();
+        let second = read_or_create(&path, 0o600, || Ok("second".to_owned())).unwrap();
         assert_eq!((first.as_str(), second.as_str()), ("first", "first"));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -156,10 +154,10 @@ mod tests {
                 let (path, barrier) = (&path, &barrier);
                 scope.spawn(move || {
                     let make = || {
-                        barrier.wait(); // Everybody found no file.
+                        barrier.wait(); // No process has found the file.
                         Ok(n.to_string())
                     };
-                    read_or_make(path, 0o600, make).unwrap()
+                    read_or_create(path, 0o600, make).unwrap()
                 })
             };
             let threads: Vec<_> = (0..8).map(make).collect();
@@ -168,12 +166,15 @@ mod tests {
                 .map(|thread| thread.join().unwrap())
                 .collect()
         });
-        let kept = fs::read_to_string(&path).unwrap();
-        assert!(texts.iter().all(|text| *text == kept), "{texts:?} {kept}");
+        let stored = fs::read_to_string(&path).unwrap();
+        assert!(
+            texts.iter().all(|text| *text == stored),
+            "{texts:?} {stored}"
+        );
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             1,
-            "nothing is left over"
+            "no temporary file remains"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Others whose tokens count, such as the identity provider of the organisation.
+//! External issuers whose tokens are accepted, such as the identity provider of the organisation.
 
 use std::fs;
 use std::path::Path;
@@ -11,66 +11,70 @@ use crate::file::FileError;
 use crate::key_set::{self, KeySet};
 use crate::provider::{self, BadAddress};
 
-/// Somebody else whose tokens count.
+/// An external issuer whose tokens are accepted.
 #[derive(Clone, Debug)]
-pub struct OutsideIssuer {
+pub struct ExternalIssuer {
     pub(crate) issuer: String,
     pub(crate) audience: Option<String>,
     pub(crate) keys: Arc<KeySet>,
     pub(crate) roles: RolesClaim,
-    /// How often its provider is asked for keys; none if the keys stay as they are.
-    pub(crate) rhythm: Option<Rhythm>,
+    /// How often its keys are fetched. None if the keys are fixed.
+    pub(crate) key_refresh: Option<KeyRefreshIntervals>,
 }
 
-/// How often a provider is asked for its keys.
+/// How often the keys of a provider are fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rhythm {
-    /// While all is well.
-    pub every: Duration,
-    /// At most so often, also when tokens name keys that are not known.
-    pub at_most_every: Duration,
-    /// How soon again after the first failure; each further one doubles it, up to `at_most_every`.
-    pub after_failure: Duration,
+pub struct KeyRefreshIntervals {
+    /// Time between two fetches, while they succeed.
+    pub interval: Duration,
+    /// Shortest time between two fetches, even if tokens name unknown keys. Also the longest retry
+    /// delay.
+    pub min_interval: Duration,
+    /// Delay after the first failure. Each further failure doubles it, up to `min_interval`.
+    pub retry_interval: Duration,
 }
 
-impl Default for Rhythm {
+impl Default for KeyRefreshIntervals {
     fn default() -> Self {
         Self {
-            every: Duration::from_hours(1),
-            at_most_every: Duration::from_mins(1),
-            after_failure: Duration::from_secs(1),
+            interval: Duration::from_hours(1),
+            min_interval: Duration::from_mins(1),
+            retry_interval: Duration::from_secs(1),
         }
     }
 }
 
-impl OutsideIssuer {
-    /// Reads the issuer's key set from a file. Without an audience, tokens for any audience count.
+impl ExternalIssuer {
+    /// Reads the issuer's key set from a file. Without an audience, tokens for every audience are
+    /// accepted.
     pub fn open(issuer: &str, audience: Option<&str>, jwks: &Path) -> Result<Self, FileError> {
         let text = fs::read_to_string(jwks).map_err(FileError::io("read", jwks))?;
-        let keys = key_set::read(&text).map_err(|why| FileError::content(jwks, why))?;
+        let keys = key_set::parse(&text).map_err(|why| FileError::content(jwks, why))?;
         Ok(Self::new(issuer, audience, KeySet::fixed(keys)))
     }
 
-    /// Asks the issuer itself for its keys, by `OpenID` Connect Discovery, while the process lives
-    /// ([`crate::Authority::keep_fresh`]). Until it has answered, none of its tokens counts.
+    /// Fetches the keys from the issuer by `OpenID` Connect Discovery, in the background
+    /// ([`crate::Authority::spawn_key_refresh`]). Its tokens are rejected until the first fetch
+    /// succeeds.
     pub fn discover(issuer: &str, audience: Option<&str>) -> Result<Self, BadAddress> {
-        provider::discovery_of(issuer)?;
-        let issuer = Self::new(issuer, audience, KeySet::unknown());
-        Ok(issuer.asked(Rhythm::default()))
+        provider::discovery_url(issuer)?;
+        let issuer = Self::new(issuer, audience, KeySet::unfetched());
+        Ok(issuer.with_key_refresh(KeyRefreshIntervals::default()))
     }
 
-    /// The same, asked in another rhythm.
+    /// Sets how often the keys are fetched.
     #[must_use]
-    pub fn asked(self, rhythm: Rhythm) -> Self {
+    pub fn with_key_refresh(self, intervals: KeyRefreshIntervals) -> Self {
         Self {
-            rhythm: Some(rhythm),
+            key_refresh: Some(intervals),
             ..self
         }
     }
 
-    /// The same, with roles in another claim than `realm_access.roles`: names with dots between them, or a JSON pointer.
+    /// Reads the roles from another claim than `realm_access.roles`: names joined by dots, or a
+    /// JSON pointer.
     #[must_use]
-    pub fn with_roles_in(self, claim: &str) -> Self {
+    pub fn with_roles_claim(self, claim: &str) -> Self {
         Self {
             roles: RolesClaim::new(claim),
             ..self
@@ -83,12 +87,12 @@ impl OutsideIssuer {
             audience: audience.map(str::to_owned),
             keys: Arc::new(keys),
             roles: RolesClaim::default(),
-            rhythm: None,
+            key_refresh: None,
         }
     }
 }
 
-/// Where in a token the roles stand, as a JSON pointer (RFC 6901).
+/// Position of the roles in a token's claims, as a JSON pointer (RFC 6901).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RolesClaim(String);
 
@@ -107,11 +111,12 @@ impl RolesClaim {
         Self(claim.split('.').map(step).collect())
     }
 
-    /// The roles in some claims; none if they are not a list of texts.
-    pub(crate) fn of<'a>(&self, claims: &'a Value) -> Option<Vec<&'a str>> {
+    /// Roles in the claims; empty if the claim is missing. None if the claim is not a list of
+    /// strings.
+    pub(crate) fn read_roles<'a>(&self, claims: &'a Value) -> Option<Vec<&'a str>> {
         match claims.pointer(&self.0) {
             None | Some(Value::Null) => Some(Vec::new()),
-            Some(found) => found.as_array()?.iter().map(Value::as_str).collect(),
+            Some(value) => value.as_array()?.iter().map(Value::as_str).collect(),
         }
     }
 }
@@ -123,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_found_where_the_provider_writes_them() {
+    fn roles_are_read_from_the_configured_claim() {
         let claims = json!({
             "realm_access": {"roles": ["one"]},
             "groups": ["two", "three"],
@@ -142,13 +147,13 @@ mod tests {
             ("text", None),
             ("mixed", None),
         ] {
-            assert_eq!(RolesClaim::new(claim).of(&claims), roles, "{claim}");
+            assert_eq!(RolesClaim::new(claim).read_roles(&claims), roles, "{claim}");
         }
         assert_eq!(RolesClaim::default(), RolesClaim::new("realm_access.roles"));
     }
 
     #[test]
-    fn an_issuer_must_be_asked_over_tls_unless_it_is_on_this_machine() {
+    fn an_issuer_must_use_tls_unless_it_is_on_this_machine() {
         for good in [
             "https://login.example/realms/master",
             "https://login.example/",
@@ -156,7 +161,7 @@ mod tests {
             "http://localhost:8080",
             "http://[::1]:8080",
         ] {
-            assert!(OutsideIssuer::discover(good, None).is_ok(), "{good}");
+            assert!(ExternalIssuer::discover(good, None).is_ok(), "{good}");
         }
         for bad in [
             "http://login.example/realms/master",
@@ -166,7 +171,7 @@ mod tests {
             "urn:evenkeel:issuer",
             "",
         ] {
-            let error = OutsideIssuer::discover(bad, None).unwrap_err();
+            let error = ExternalIssuer::discover(bad, None).unwrap_err();
             assert!(error.to_string().contains("https://"), "{error}");
         }
     }

@@ -1,8 +1,8 @@
-//! Join tokens: what a machine shows that has no credential yet.
+//! Join tokens: the credential of a machine that is not enrolled yet.
 //!
-//! `ekj1.<digest>.<secret>`: the digest is the SHA-256 of the certificate authority's certificate in hexadecimal, so
-//! that the machine can tell the right server from a wrong one before it trusts anybody; it may be empty. The secret is
-//! 32 random bytes in base64url. Only the secret's hash is stored.
+//! A token has the form `ekj1.<digest>.<secret>`. The digest is the SHA-256 of the certificate
+//! authority's certificate in hexadecimal, so that the machine can verify the server; it may be
+//! empty. The secret is 32 random bytes in base64url. Only the hash of the secret is stored.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 const VERSION: &str = "ekj1";
 const SECRET_BYTES: usize = 32;
 
-/// A join token as it is handed out and shown.
+/// A join token in clear text, as it is given to the operator and to the machine.
 #[derive(Clone, Debug)]
 pub struct JoinToken {
     ca_digest: Option<String>,
@@ -28,29 +28,29 @@ pub struct JoinToken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadJoinToken {
-    /// Not three parts between dots.
+    /// The text does not have three parts separated by dots.
     #[error("a join token has the form ekj1.<digest>.<secret>")]
     Form,
-    /// The first part is another.
-    #[error("this kind of join token is not known; it must begin with `ekj1.`")]
+    /// The first part is not `ekj1`.
+    #[error("the version of this join token is unknown; it must begin with `ekj1.`")]
     Version,
-    /// The middle is not a digest.
+    /// The middle part is not a digest.
     #[error(
-        "the middle of a join token is the SHA-256 of a certificate in 64 lower-case hexadecimal digits, or empty"
+        "the middle part of a join token is the SHA-256 of a certificate in 64 lower-case hexadecimal digits, or empty"
     )]
     CaDigest,
-    /// The end is not a secret.
-    #[error("the end of a join token is 32 bytes in base64url")]
+    /// The last part is not a secret.
+    #[error("the last part of a join token is 32 bytes in base64url")]
     Secret,
 }
 
-/// The operating system gave no random numbers.
+/// The operating system returned no random numbers.
 #[derive(Debug, thiserror::Error)]
-#[error("the operating system gave no random numbers: {0}")]
+#[error("the operating system returned no random numbers: {0}")]
 pub struct NoRandomness(String);
 
 impl JoinToken {
-    /// A new token with a secret that nobody can guess.
+    /// A new token with a random secret.
     pub fn generate(ca_digest: Option<&str>) -> Result<Self, NoRandomness> {
         let mut secret = [0; SECRET_BYTES];
         OsRng
@@ -62,7 +62,7 @@ impl JoinToken {
         })
     }
 
-    /// Reads the text form. The error never repeats the text, which is a secret.
+    /// Parses the text form. The error never repeats the text, which is a secret.
     pub fn parse(text: &str) -> Result<Self, BadJoinToken> {
         let mut parts = text.trim().split('.');
         let (Some(version), Some(digest), Some(secret), None) =
@@ -89,32 +89,32 @@ impl JoinToken {
         })
     }
 
-    /// The text form, to be shown once to who asked for the token.
+    /// The text form. It is shown once, in the response that creates the token.
     #[must_use]
     pub fn text(&self) -> Secret {
         let digest = self.ca_digest.as_deref().unwrap_or_default();
         Secret::new(format!("{VERSION}.{digest}.{}", self.secret.reveal()))
     }
 
-    /// The SHA-256 of the certificate authority's certificate, in hexadecimal.
+    /// SHA-256 of the certificate authority's certificate, in hexadecimal.
     #[must_use]
     pub fn ca_digest(&self) -> Option<&str> {
         self.ca_digest.as_deref()
     }
 
-    /// What is stored of the secret.
+    /// Hash of the secret, to be stored.
     #[must_use]
     pub fn secret_hash(&self) -> SecretHash {
         SecretHash(Sha256::digest(self.secret.reveal().as_bytes()).into())
     }
 }
 
-/// The SHA-256 of a join token's secret. Equality takes the same time wherever the difference is.
+/// SHA-256 of a join token's secret. It is compared in constant time.
 #[derive(Clone, Copy)]
 pub struct SecretHash([u8; 32]);
 
 impl SecretHash {
-    /// A hash as it was stored. None if it has not 32 bytes.
+    /// A stored hash. None if it does not have 32 bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_kept_as_bytes_and_shown_as_hexadecimal() {
+    fn a_hash_is_stored_as_bytes_and_printed_as_hexadecimal() {
         let hash = JoinToken::parse(&format!("ekj1..{SECRET}"))
             .unwrap()
             .secret_hash();
@@ -215,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_shown_makes_it_panic(text in "\\PC{0,200}") {
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,200}") {
             _ = JoinToken::parse(&text);
             _ = JoinToken::parse(&format!("ekj1.{text}"));
         }

@@ -1,14 +1,15 @@
-//! With which key is signed, and whose signatures count.
+//! The server's own keys: the key that signs, and the keys whose signatures are accepted.
 //!
 //! The folder of our own keys:
 //!
-//! | file | what it is |
+//! | file | content |
 //! | --- | --- |
-//! | `signing.pem` | the Ed25519 key that signs, in PKCS #8; made at the first start, mode 0600 |
-//! | any other `*.pem` | one more Ed25519 key, private or public, whose signatures count |
+//! | `signing.pem` | the Ed25519 key that signs, in PKCS #8; created at the first start, mode 0600 |
+//! | any other `*.pem` | a further Ed25519 key, private or public, whose signatures are accepted |
 //!
-//! To change the key, rename `signing.pem` (say, to `2026.pem`) and start anew: a new one is made, and tokens of the old
-//! one count until they expire. Replicas share the folder. A key's id is its RFC 7638 thumbprint.
+//! To rotate the key, rename `signing.pem` (for example to `2026.pem`) and restart. The server
+//! creates a new key and accepts tokens of the old key until they expire. Replicas share the
+//! folder. The id of a key is its RFC 7638 thumbprint.
 
 use std::fs;
 use std::path::Path;
@@ -21,12 +22,12 @@ use sha2::{Digest, Sha256};
 
 use crate::file::{self, FileError};
 
-/// A key whose signatures count.
+/// A key whose signatures are accepted.
 #[derive(Clone)]
 pub(crate) struct VerificationKey {
     pub(crate) id: Option<String>,
     pub(crate) key: DecodingKey,
-    /// What it signs by; a signature by anything else does not count.
+    /// Algorithms of the key. Signatures by other algorithms are rejected.
     pub(crate) algorithms: Vec<Algorithm>,
 }
 
@@ -37,13 +38,13 @@ impl std::fmt::Debug for VerificationKey {
 }
 
 impl VerificationKey {
-    /// Whether a signature by this algorithm can be of this key.
+    /// Whether the key can sign by this algorithm.
     pub(crate) fn signs_by(&self, algorithm: Algorithm) -> bool {
         self.algorithms.contains(&algorithm)
     }
 
-    /// Whether this is the same key under the same name.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// Whether both are the same key with the same id.
+    pub(crate) fn is_same_key(&self, other: &Self) -> bool {
         use DecodingKeyKind as K;
         let same = match (self.key.kind(), other.key.kind()) {
             (K::SecretOrDer(one), K::SecretOrDer(another)) => one == another,
@@ -56,11 +57,11 @@ impl VerificationKey {
     }
 }
 
-/// Our own keys.
+/// The server's own keys.
 pub struct Keys {
     pub(crate) signing: EncodingKey,
     pub(crate) signing_id: String,
-    /// Raw public keys with their ids, that of the signing key first.
+    /// Raw public keys with their ids; that of the signing key first.
     public: Vec<(String, Vec<u8>)>,
 }
 
@@ -72,14 +73,14 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads the keys in `folder`. Makes the folder and the signing key if they are not there.
+    /// Reads the keys in `folder`. Creates the folder and the signing key if they do not exist.
     pub fn open(folder: &Path) -> Result<Self, FileError> {
-        file::folder(folder)?;
+        file::create_private_folder(folder)?;
         let path = folder.join("signing.pem");
-        let pem = file::read_or_make(&path, 0o600, || {
+        let pem = file::read_or_create(&path, 0o600, || {
             let key = KeyPair::generate_for(&PKCS_ED25519);
             Ok(key
-                .map_err(FileError::make("a signing key"))?
+                .map_err(FileError::create("a signing key"))?
                 .serialize_pem())
         })?;
         file::warn_if_open(&path);
@@ -108,20 +109,20 @@ impl Keys {
             let pem = fs::read_to_string(&path).map_err(FileError::io("read", &path))?;
             let public = public_key(&pem).map_err(|why| FileError::content(&path, why))?;
             let id = thumbprint(&public);
-            if self.public.iter().all(|(known, _)| *known != id) {
+            if self.public.iter().all(|(existing, _)| *existing != id) {
                 self.public.push((id, public));
             }
         }
         Ok(())
     }
 
-    /// The id of the key that signs.
+    /// Id of the signing key.
     #[must_use]
     pub fn signing_id(&self) -> &str {
         &self.signing_id
     }
 
-    /// The public keys as a JSON Web Key Set (RFC 7517), for others who verify our tokens.
+    /// The public keys as a JSON Web Key Set (RFC 7517), for other services that verify our tokens.
     #[must_use]
     pub fn jwks(&self) -> serde_json::Value {
         let key = |(id, public): &(String, Vec<u8>)| {
@@ -137,7 +138,7 @@ impl Keys {
         serde_json::json!({ "keys": self.public.iter().map(key).collect::<Vec<_>>() })
     }
 
-    pub(crate) fn verification(&self) -> Vec<VerificationKey> {
+    pub(crate) fn verification_keys(&self) -> Vec<VerificationKey> {
         let key = |(id, public): &(String, Vec<u8>)| VerificationKey {
             id: Some(id.clone()),
             key: DecodingKey::from_ed_der(public),
@@ -147,23 +148,23 @@ impl Keys {
     }
 }
 
-/// The raw Ed25519 public key of a private or public key.
+/// The raw Ed25519 public key of a PEM file with a private or public key.
 fn public_key(pem: &str) -> Result<Vec<u8>, String> {
     if pem.contains("PRIVATE KEY-----") {
         let pair = KeyPair::from_pem(pem).map_err(|error| error.to_string())?;
         if *pair.algorithm() != PKCS_ED25519 {
-            return Err("this is no Ed25519 key".to_owned());
+            return Err("it is not an Ed25519 key".to_owned());
         }
         return Ok(pair.public_key_raw().to_vec());
     }
     let public = SubjectPublicKeyInfo::from_pem(pem).map_err(|error| error.to_string())?;
     if *public.algorithm() != PKCS_ED25519 || public.der_bytes().len() != 32 {
-        return Err("this is no Ed25519 key".to_owned());
+        return Err("it is not an Ed25519 key".to_owned());
     }
     Ok(public.der_bytes().to_vec())
 }
 
-/// RFC 7638: the SHA-256 of the required members in the order of their names.
+/// Thumbprint of RFC 7638: SHA-256 of the required members, ordered by name.
 fn thumbprint(public: &[u8]) -> String {
     let x = URL_SAFE_NO_PAD.encode(public);
     let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_signing_key_is_published_beside_the_new_one() {
+    fn a_renamed_signing_key_is_published_next_to_the_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let old = Keys::open(folder.path()).unwrap();
         fs::rename(
@@ -242,7 +243,7 @@ mod tests {
         fs::write(folder.path().join("other.pem"), rsa_like).unwrap();
         let error = Keys::open(folder.path()).unwrap_err().to_string();
         assert!(
-            error.contains("other.pem is not usable: this is no Ed25519 key"),
+            error.contains("other.pem is not usable: it is not an Ed25519 key"),
             "{error}"
         );
     }

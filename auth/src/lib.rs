@@ -1,19 +1,20 @@
-//! Who is asking: keys, tokens, roles.
+//! Authentication and authorisation: keys, tokens, roles.
 //!
-//! | module | what it answers |
+//! | module | content |
 //! | --- | --- |
-//! | [`keys`] | with which key is signed |
-//! | [`issuer`] | who else signs tokens that count ([`OutsideIssuer`]) |
-//! | [`provider`] | with which keys do they sign: the door to identity providers |
-//! | [`token`] | is this token good, and how is one made ([`Authority`]) |
-//! | [`refresh`] | how does somebody who has logged in get another token |
-//! | [`users`] | who logs in with a password |
-//! | [`roles`] | what may its bearer do ([`Caller`]) |
-//! | [`ca`] | which certificate does a listener show, and who vouches for it |
-//! | [`join`] | what does a machine show that has no token yet |
+//! | [`keys`] | the keys that sign our tokens |
+//! | [`issuer`] | external issuers whose tokens are accepted ([`ExternalIssuer`]) |
+//! | [`provider`] | fetches the keys of identity providers; the only module that connects to them |
+//! | [`token`] | issues and verifies tokens ([`Authority`]) |
+//! | [`refresh`] | refresh tokens of users who have logged in |
+//! | [`users`] | users who log in with a password |
+//! | [`roles`] | what the bearer of a token may do ([`Caller`]) |
+//! | [`ca`] | the certificate authority and the certificates of the listeners |
+//! | [`join`] | join tokens of machines that are not enrolled yet |
 //!
-//! Nothing here reads the clock, the environment or the database. The keys and the certificate authority are files; a
-//! fleet's replicas share them. Whoever verifies a token waits for nobody: providers are asked in the background.
+//! This crate does not read the clock, the environment or the database. The keys and the
+//! certificate authority are files that all replicas share. Verifying a token never waits: the keys
+//! of identity providers are fetched in the background.
 
 pub mod ca;
 pub mod issuer;
@@ -27,15 +28,15 @@ pub mod users;
 
 mod file;
 mod key_set;
-mod remembered;
+mod token_cache;
 
 pub use ca::{CertificateAuthority, ServerCertificate};
 pub use file::FileError;
-pub use issuer::{OutsideIssuer, Rhythm};
+pub use issuer::{ExternalIssuer, KeyRefreshIntervals};
 pub use join::{BadJoinToken, JoinToken, SecretHash};
 pub use keys::Keys;
-pub use provider::{BadAddress, NoClient};
-pub use refresh::Refresh;
+pub use provider::{BadAddress, HttpClientError};
+pub use refresh::RefreshToken;
 pub use roles::{Caller, Role};
-pub use token::{AuthError, Authority, IssueError, Issued, Settings};
+pub use token::{AuthError, Authority, IssueError, IssuedToken, Settings};
 pub use users::{User, Users, UsersFile};

@@ -1,32 +1,33 @@
-//! Refresh tokens: what somebody who has logged in gets further access tokens with.
+//! Refresh tokens: with one, a user who has logged in gets further access tokens.
 //!
-//! They have the form that the ancestor's clients read before they use one: the claim `typ` is `Refresh`, `azp` names the
-//! client, and `iss` is the endpoint by its own name for it. So a refresh token is none of our access tokens, and none of
-//! these is a refresh token.
+//! They have the form that EIM's clients expect: the claim `typ` is `Refresh`, `azp` names the
+//! client, and `iss` is the address of the endpoint. So no refresh token is accepted as an access
+//! token, and no access token as a refresh token.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::token::{AuthError, Authority, IssueError, Issued, instant, not_over};
+use crate::token::{AuthError, Authority, IssueError, IssuedToken, check_not_expired, parse_time};
 
-const TYPE: &str = "Refresh";
+const REFRESH_TOKEN_TYPE: &str = "Refresh";
 
-/// What a refresh token says.
+/// Content of a refresh token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refresh {
-    /// The address of the endpoint, as the client knows it.
+pub struct RefreshToken {
+    /// Address of the endpoint, as the client knows it.
     pub endpoint: String,
-    /// The name of the client program.
+    /// Name of the client program.
     pub client: String,
-    /// Who has logged in.
+    /// Name of the user.
     pub subject: String,
-    /// What changes when the subject must log in anew.
+    /// Identifies the login. It changes when the user must log in again, see
+    /// [`crate::User::session`].
     pub session: String,
 }
 
 #[derive(Debug, Serialize)]
-struct Made<'a> {
+struct NewRefreshClaims<'a> {
     iss: &'a str,
     aud: &'a str,
     sub: &'a str,
@@ -39,7 +40,7 @@ struct Made<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Read {
+struct RefreshClaims {
     iss: String,
     sub: String,
     azp: String,
@@ -49,48 +50,49 @@ struct Read {
 }
 
 impl Authority {
-    /// Makes a refresh token.
+    /// Issues a refresh token.
     pub fn issue_refresh(
         &self,
-        refresh: &Refresh,
+        refresh: &RefreshToken,
         lifetime: TimeDelta,
         now: DateTime<Utc>,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedToken, IssueError> {
         let expires_at = now
             .checked_add_signed(lifetime)
             .ok_or(IssueError::TooLong)?;
-        let token = self.sign(&Made {
+        let token = self.sign(&NewRefreshClaims {
             iss: &refresh.endpoint,
             aud: &refresh.endpoint,
             sub: &refresh.subject,
             azp: &refresh.client,
-            typ: TYPE,
+            typ: REFRESH_TOKEN_TYPE,
             sid: &refresh.session,
             iat: now.timestamp(),
             exp: expires_at.timestamp(),
             jti: Uuid::new_v4(),
         })?;
-        Ok(Issued { token, expires_at })
+        Ok(IssuedToken { token, expires_at })
     }
 
-    /// What a refresh token of ours says, and until when it counts.
+    /// Verifies one of our refresh tokens. Returns its content and its expiry.
     pub fn verify_refresh(
         &self,
         token: &str,
         now: DateTime<Utc>,
-    ) -> Result<(Refresh, DateTime<Utc>), AuthError> {
-        let claims = self.verified_own(token)?;
-        let said = Read::deserialize(&claims).map_err(|_| AuthError::WrongKind)?;
-        if said.typ != TYPE {
+    ) -> Result<(RefreshToken, DateTime<Utc>), AuthError> {
+        let claims = self.verify_own(token)?;
+        let refresh_claims =
+            RefreshClaims::deserialize(&claims).map_err(|_| AuthError::WrongKind)?;
+        if refresh_claims.typ != REFRESH_TOKEN_TYPE {
             return Err(AuthError::WrongKind);
         }
-        let expires_at = instant(said.exp)?;
-        not_over(expires_at, now)?;
-        let refresh = Refresh {
-            endpoint: said.iss,
-            client: said.azp,
-            subject: said.sub,
-            session: said.sid,
+        let expires_at = parse_time(refresh_claims.exp)?;
+        check_not_expired(expires_at, now)?;
+        let refresh = RefreshToken {
+            endpoint: refresh_claims.iss,
+            client: refresh_claims.azp,
+            subject: refresh_claims.sub,
+            session: refresh_claims.sid,
         };
         Ok((refresh, expires_at))
     }
@@ -107,14 +109,14 @@ mod tests {
     const NOON: DateTime<Utc> = DateTime::from_timestamp(1_780_000_000, 0).unwrap();
     const HOUR: TimeDelta = TimeDelta::hours(1);
 
-    fn house() -> (Authority, tempfile::TempDir) {
+    fn test_authority() -> (Authority, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let keys = Keys::open(folder.path()).unwrap();
         (Authority::new(keys, Settings::default()), folder)
     }
 
-    fn alice() -> Refresh {
-        Refresh {
+    fn alice() -> RefreshToken {
+        RefreshToken {
             endpoint: "http://127.0.0.1:8080/realms/master".to_owned(),
             client: "system-client".to_owned(),
             subject: "alice".to_owned(),
@@ -123,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_token_says_for_whom_it_is_until_it_expires() {
-        let (authority, _folder) = house();
+    fn a_refresh_token_identifies_its_subject_until_it_expires() {
+        let (authority, _folder) = test_authority();
         let issued = authority.issue_refresh(&alice(), HOUR, NOON).unwrap();
         let read = |now| authority.verify_refresh(issued.token.reveal(), now);
         assert_eq!(read(NOON), Ok((alice(), NOON + HOUR)));
@@ -132,14 +134,14 @@ mod tests {
             read(NOON + HOUR * 2),
             Err(AuthError::Expired { at: NOON + HOUR })
         );
-        let (other, _folder) = house();
+        let (other, _folder) = test_authority();
         let elsewhere = other.verify_refresh(issued.token.reveal(), NOON);
         assert_eq!(elsewhere, Err(AuthError::UnknownKey));
     }
 
     #[test]
-    fn a_refresh_token_has_the_claims_that_the_ancestors_clients_read() {
-        let (authority, _folder) = house();
+    fn a_refresh_token_has_the_claims_that_eim_clients_read() {
+        let (authority, _folder) = test_authority();
         let issued = authority.issue_refresh(&alice(), HOUR, NOON).unwrap();
         let claims = issued.token.reveal().split('.').nth(1).unwrap().to_owned();
         let claims = URL_SAFE_NO_PAD.decode(claims).unwrap();
@@ -152,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_token_lets_nobody_in_and_an_access_token_refreshes_nothing() {
-        let (authority, _folder) = house();
-        // Even where the endpoint has the name of the issuer.
+    fn refresh_tokens_and_access_tokens_are_not_interchangeable() {
+        let (authority, _folder) = test_authority();
+        // Also if the endpoint has the same address as the issuer.
         let ours = Settings::default();
         for endpoint in [alice().endpoint, ours.issuer, ours.audience] {
-            let refresh = Refresh {
+            let refresh = RefreshToken {
                 endpoint,
                 ..alice()
             };
@@ -170,7 +172,7 @@ mod tests {
         };
         let folder = tempfile::tempdir().unwrap();
         let same = Authority::new(Keys::open(folder.path()).unwrap(), both.clone());
-        let refresh = Refresh {
+        let refresh = RefreshToken {
             endpoint: both.issuer,
             ..alice()
         };

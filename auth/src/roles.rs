@@ -3,24 +3,24 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-/// The role that may do everything in every project, and make projects.
+/// Role that allows everything in every project, and to create projects.
 pub const ADMINISTRATOR: &str = "evenkeel-admin";
 
-/// One thing that a token allows. Written in a token as the project's UUID and a suffix.
+/// A permission in a token, written as the project's UUID and a suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// `<uuid>_im-r`: read what is in the project.
+    /// `<uuid>_im-r`: read the project.
     Read(Uuid),
-    /// `<uuid>_im-rw`: read and write what is in the project.
+    /// `<uuid>_im-rw`: read and write the project.
     Write(Uuid),
-    /// `<uuid>_en-agent-rw`: speak as a node of the project.
+    /// `<uuid>_en-agent-rw`: act as a node of the project.
     Node(Uuid),
     /// `evenkeel-admin`: everything in every project.
     Administrator,
 }
 
 impl Role {
-    /// The role of this name. Tokens name many that mean nothing here.
+    /// The role of this name. None for names without a meaning here, which tokens often contain.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == ADMINISTRATOR {
@@ -33,7 +33,7 @@ impl Role {
             "en-agent-rw" => Self::Node,
             _ => return None,
         };
-        // Of all the ways to write a UUID only this one is used.
+        // Roles contain UUIDs only in the form with hyphens.
         if project.len() != 36 {
             return None;
         }
@@ -52,43 +52,44 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// Who sent a request, as its token proves.
+/// The sender of a request, according to its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user's name or id; for a node of ours, its host's id.
+    /// Name or id of the user; for a node with one of our tokens, the id of its host.
     pub subject: String,
-    /// What it may do.
+    /// What the caller may do.
     pub roles: Vec<Role>,
-    /// From then on the token counts.
+    /// Start of the token's validity.
     pub not_before: Option<DateTime<Utc>>,
-    /// Until then the token counts.
+    /// End of the token's validity.
     pub expires_at: DateTime<Utc>,
-    /// Whether we issued the token. Only then the subject of a node is a host's id.
-    pub ours: bool,
+    /// Whether we issued the token. Only then the subject of a node is the id of its host.
+    pub issued_by_us: bool,
 }
 
 impl Caller {
-    /// Whether the caller may read what is in `project`.
+    /// Whether the caller may read `project`.
     #[must_use]
     pub fn may_read(&self, project: Uuid) -> bool {
         self.may_write(project) || self.roles.contains(&Role::Read(project))
     }
 
-    /// Whether the caller may change what is in `project`.
+    /// Whether the caller may change `project`.
     #[must_use]
     pub fn may_write(&self, project: Uuid) -> bool {
         self.roles.contains(&Role::Write(project)) || self.may_administrate()
     }
 
-    /// Whether the caller may make and delete projects.
+    /// Whether the caller may create and delete projects.
     #[must_use]
     pub fn may_administrate(&self) -> bool {
         self.roles.contains(&Role::Administrator)
     }
 
-    /// The project of which the caller is a node. None if it is no node, or of several projects at once.
+    /// The project of which the caller is a node. None if it is not a node, or a node of several
+    /// projects.
     #[must_use]
-    pub fn node_of(&self) -> Option<Uuid> {
+    pub fn node_project(&self) -> Option<Uuid> {
         let mut projects = self.roles.iter().filter_map(|role| match role {
             Role::Node(project) => Some(*project),
             _ => None,
@@ -97,7 +98,7 @@ impl Caller {
         projects.all(|other| other == project).then_some(project)
     }
 
-    /// The projects that the token names as readable. An administrator may read all others as well.
+    /// Projects that the token names as readable. An administrator may read all others as well.
     #[must_use]
     pub fn readable_projects(&self) -> Vec<Uuid> {
         let mut projects: Vec<Uuid> = self
@@ -127,7 +128,7 @@ mod tests {
             roles: roles.iter().filter_map(|role| Role::parse(role)).collect(),
             not_before: None,
             expires_at: DateTime::UNIX_EPOCH,
-            ours: true,
+            issued_by_us: true,
         }
     }
 
@@ -173,7 +174,7 @@ mod tests {
         assert!(writer.may_read(ONE) && writer.may_write(ONE));
         for caller in [reader, writer] {
             assert!(!caller.may_read(TWO) && !caller.may_write(TWO) && !caller.may_administrate());
-            assert_eq!(caller.node_of(), None);
+            assert_eq!(caller.node_project(), None);
             assert_eq!(caller.readable_projects(), [ONE]);
         }
     }
@@ -183,16 +184,16 @@ mod tests {
         let administrator = caller(&[ADMINISTRATOR]);
         assert!(administrator.may_read(ONE) && administrator.may_write(TWO));
         assert!(administrator.may_administrate());
-        assert_eq!(administrator.node_of(), None);
+        assert_eq!(administrator.node_project(), None);
     }
 
     #[test]
     fn a_node_belongs_to_one_project_and_may_not_read_it() {
         let role = format!("{ONE}_en-agent-rw");
         let node = caller(&[&role, "default-roles-master", &role]);
-        assert_eq!(node.node_of(), Some(ONE));
+        assert_eq!(node.node_project(), Some(ONE));
         assert!(!node.may_read(ONE) && !node.may_write(ONE));
         let torn = caller(&[&role, &format!("{TWO}_en-agent-rw")]);
-        assert_eq!(torn.node_of(), None);
+        assert_eq!(torn.node_project(), None);
     }
 }

@@ -1,4 +1,6 @@
-//! Makes and verifies tokens: JSON Web Tokens that are signed with a key pair.
+//! Issues and verifies tokens: JSON Web Tokens signed with a key pair.
+
+mod validity;
 
 use std::sync::Arc;
 
@@ -11,32 +13,31 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::issuer::OutsideIssuer;
+use self::validity::check_validity_period;
+pub(crate) use self::validity::{check_not_expired, parse_time};
+use crate::issuer::ExternalIssuer;
 use crate::key_set::KeySet;
 use crate::keys::{Keys, VerificationKey};
-use crate::remembered::Remembered;
 use crate::roles::{Caller, Role};
+use crate::token_cache::VerifiedTokenCache;
 
-/// The longest token that is looked at.
-const LONGEST: usize = 8 * 1024;
+/// Longest accepted token, in bytes.
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// What is said of a token that is signed and holds something else than it should.
-const NOT_OF_A_TOKEN: AuthError = AuthError::Malformed("a part is not the JSON of a token");
+/// The token is signed, but its content is not what a token must contain.
+const INVALID_TOKEN_JSON: AuthError = AuthError::Malformed("a part is not the JSON of a token");
 
-/// How far clocks may be apart.
-const LEEWAY: TimeDelta = TimeDelta::seconds(30);
-
-/// What an [`Authority`] can be told.
+/// Settings of an [`Authority`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Who issues our tokens: the claim `iss`.
+    /// Issuer of our tokens: the claim `iss`.
     pub issuer: String,
-    /// Whom our tokens are for: the claim `aud`.
+    /// Audience of our tokens: the claim `aud`.
     pub audience: String,
-    /// About how many verified tokens are remembered, so that they are not verified again with each request; some 250 bytes
-    /// each.
-    pub remembered: usize,
+    /// Approximate number of verified tokens that are cached, so that a token is not verified again
+    /// for each request. Each takes about 250 bytes.
+    pub max_cached_tokens: usize,
 }
 
 impl Default for Settings {
@@ -44,86 +45,87 @@ impl Default for Settings {
         Self {
             issuer: "urn:evenkeel:issuer".to_owned(),
             audience: "evenkeel".to_owned(),
-            remembered: 1_500_000,
+            max_cached_tokens: 1_500_000,
         }
     }
 }
 
-/// Why a request is not let in.
+/// Why a request is not authenticated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
-    /// There is no token.
+    /// The request has no token.
     #[error("a bearer token is needed")]
     Missing,
-    /// It is not a token at all, or not one of ours.
+    /// The text is not a token.
     #[error("the token is malformed: {0}")]
     Malformed(&'static str),
-    /// It is not signed, or with a shared secret.
+    /// The token is not signed, or signed with a shared secret or another algorithm that is not
+    /// accepted.
     #[error("the token is signed in a way that is not accepted here")]
     Algorithm,
-    /// None of the keys is the one that it names.
+    /// No key has the id that the token names.
     #[error("the token is signed with an unknown key")]
     UnknownKey,
-    /// The signature is not that of the token.
+    /// The signature is invalid.
     #[error("the token's signature is wrong")]
     BadSignature,
-    /// Its time is over.
+    /// The token has expired.
     #[error("the token expired at {at}")]
     Expired {
-        /// When.
+        /// End of the token's validity.
         at: DateTime<Utc>,
     },
-    /// Its time is yet to come.
+    /// The token is not valid yet.
     #[error("the token is not valid before {from}")]
     NotYetValid {
-        /// When it will be.
+        /// Start of the token's validity.
         from: DateTime<Utc>,
     },
-    /// Nobody whose tokens count issued it.
+    /// The issuer is not one whose tokens are accepted.
     #[error("the token is from another issuer")]
     WrongIssuer,
-    /// It is for somebody else.
+    /// The token is for another audience.
     #[error("the token is for another audience")]
     WrongAudience,
-    /// It is one to get others with, or one that only says who somebody is.
-    #[error("this is no access token")]
+    /// The token is a refresh or ID token.
+    #[error("this is not an access token")]
     WrongKind,
-    /// Its issuer has not said yet with which keys it signs.
+    /// The keys of the issuer were not fetched yet.
     #[error("the keys of the token's issuer are not known yet; try again in a moment")]
-    KeysAway,
+    KeysUnavailable,
 }
 
-/// A token could not be made.
+/// A token could not be issued.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssueError {
-    /// It would end beyond the calendar.
+    /// The token would expire after the last date that can be represented.
     #[error("the token would live too long")]
     TooLong,
-    /// The signature failed.
+    /// Signing failed.
     #[error("the token cannot be signed")]
     Sign(#[source] jsonwebtoken::errors::Error),
 }
 
-/// A token that was made.
+/// A new token.
 #[derive(Clone, Debug)]
-pub struct Issued {
-    /// The token.
+pub struct IssuedToken {
+    /// The signed token.
     pub token: Secret,
-    /// Until when it counts.
+    /// End of the token's validity.
     pub expires_at: DateTime<Utc>,
 }
 
-/// Whose tokens count, and how they are signed.
+/// Issues our tokens, and verifies them and those of the accepted external issuers.
 #[derive(Debug)]
 pub struct Authority {
     keys: Keys,
     settings: Settings,
-    issuers: Vec<OutsideIssuer>,
-    remembered: Remembered,
-    /// Whoever asks, if nobody has to prove anything.
-    anybody: Option<Arc<Caller>>,
+    issuers: Vec<ExternalIssuer>,
+    verified_tokens: VerifiedTokenCache,
+    /// Caller of every request, if authentication is disabled.
+    anonymous: Option<Arc<Caller>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,7 +145,7 @@ struct RealmAccess {
 }
 
 #[derive(Debug, Deserialize)]
-struct Claims {
+struct TokenClaims {
     #[serde(default)]
     aud: Audience,
     #[serde(default)]
@@ -155,63 +157,63 @@ struct Claims {
     typ: Value,
 }
 
-/// The claim is one text or a list of them.
+/// The claim is a string or a list of strings.
 #[derive(Debug, Default, Deserialize)]
 #[serde(untagged)]
 enum Audience {
     #[default]
     None,
-    One(String),
-    Many(Vec<String>),
+    Single(String),
+    List(Vec<String>),
 }
 
 impl Audience {
-    fn has(&self, wanted: &str) -> bool {
+    fn contains(&self, expected: &str) -> bool {
         match self {
             Self::None => false,
-            Self::One(one) => one == wanted,
-            Self::Many(many) => many.iter().any(|one| one == wanted),
+            Self::Single(one) => one == expected,
+            Self::List(many) => many.iter().any(|one| one == expected),
         }
     }
 }
 
 impl Authority {
-    /// An authority that signs with `keys` and accepts nobody else's tokens.
+    /// An authority that signs with `keys` and accepts only its own tokens.
     #[must_use]
     pub fn new(keys: Keys, settings: Settings) -> Self {
-        let remembered = Remembered::new(settings.remembered);
+        let verified_tokens = VerifiedTokenCache::new(settings.max_cached_tokens);
         // Our own tokens are verified like all others.
-        let own = KeySet::fixed(keys.verification());
-        let ourselves = OutsideIssuer::new(&settings.issuer, Some(&settings.audience), own);
+        let own = KeySet::fixed(keys.verification_keys());
+        let ourselves = ExternalIssuer::new(&settings.issuer, Some(&settings.audience), own);
         Self {
             keys,
             settings,
             issuers: vec![ourselves],
-            remembered,
-            anybody: None,
+            verified_tokens,
+            anonymous: None,
         }
     }
 
-    /// Lets everybody in as an administrator, without looking at what is shown ([`Authority::verify_header`]). For
-    /// requests that only this machine can send.
+    /// Treats every request as an administrator's and ignores its token
+    /// ([`Authority::verify_header`]). Only for listeners that nothing but this machine can reach.
     #[must_use]
-    pub fn open_to_everybody(self) -> Self {
-        let nobody = Caller {
-            subject: "nobody in particular".to_owned(),
+    pub fn allow_anonymous(self) -> Self {
+        let anonymous = Caller {
+            subject: "anonymous".to_owned(),
             roles: vec![Role::Administrator],
             not_before: None,
             expires_at: DateTime::<Utc>::MAX_UTC,
-            ours: true,
+            issued_by_us: true,
         };
         Self {
-            anybody: Some(Arc::new(nobody)),
+            anonymous: Some(Arc::new(anonymous)),
             ..self
         }
     }
 
-    /// Accepts the tokens of one more issuer.
+    /// Also accepts the tokens of this issuer.
     #[must_use]
-    pub fn accept(mut self, issuer: OutsideIssuer) -> Self {
+    pub fn accept(mut self, issuer: ExternalIssuer) -> Self {
         self.issuers.push(issuer);
         self
     }
@@ -222,14 +224,14 @@ impl Authority {
         self.keys.jwks()
     }
 
-    /// Makes a token for a person or a program.
+    /// Issues a token for a person or a program.
     pub fn issue_operator(
         &self,
         subject: &str,
         roles: &[Role],
         lifetime: TimeDelta,
         now: DateTime<Utc>,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedToken, IssueError> {
         let expires_at = now
             .checked_add_signed(lifetime)
             .ok_or(IssueError::TooLong)?;
@@ -244,7 +246,7 @@ impl Authority {
                 roles: roles.iter().map(Role::to_string).collect(),
             },
         };
-        Ok(Issued {
+        Ok(IssuedToken {
             token: self.sign(&claims)?,
             expires_at,
         })
@@ -258,24 +260,24 @@ impl Authority {
         token.map(Secret::new).map_err(IssueError::Sign)
     }
 
-    /// Makes the credential of a node: `host` is the id of its host, as text.
+    /// Issues the credential of a node. `host` is the id of its host, as text.
     pub fn issue_node(
         &self,
         project: Uuid,
         host: &str,
         lifetime: TimeDelta,
         now: DateTime<Utc>,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedToken, IssueError> {
         self.issue_operator(host, &[Role::Node(project)], lifetime, now)
     }
 
-    /// Who sent a request with this value of the header `authorization`.
+    /// The caller of a request with this value of the header `authorization`.
     pub fn verify_header(
         &self,
         value: Option<&str>,
         now: DateTime<Utc>,
     ) -> Result<Arc<Caller>, AuthError> {
-        if let Some(anybody) = &self.anybody {
+        if let Some(anybody) = &self.anonymous {
             return Ok(Arc::clone(anybody));
         }
         let value = value.ok_or(AuthError::Missing)?.trim();
@@ -289,51 +291,56 @@ impl Authority {
         self.verify(token.trim(), now)
     }
 
-    /// Whose token this is. A signature is verified once; later only the digest is compared and the time looked at.
+    /// The caller with this token. The signature is verified once; later only the digest and the
+    /// time are checked.
     pub fn verify(&self, bearer: &str, now: DateTime<Utc>) -> Result<Arc<Caller>, AuthError> {
         if bearer.is_empty() {
             return Err(AuthError::Missing);
         }
-        if bearer.len() > LONGEST {
+        if bearer.len() > MAX_TOKEN_BYTES {
             return Err(AuthError::Malformed("it is too long"));
         }
         let digest = Sha256::digest(bearer.as_bytes()).into();
-        if let Some(caller) = self.remembered.get(&digest) {
-            return match in_time(&caller, now) {
+        if let Some(caller) = self.verified_tokens.get(&digest) {
+            return match check_validity_period(&caller, now) {
                 Ok(()) => Ok(caller),
                 Err(error) => {
-                    self.remembered.forget(&digest);
+                    self.verified_tokens.remove(&digest);
                     Err(error)
                 }
             };
         }
-        let era = self.remembered.era();
-        let caller = Arc::new(self.verify_signature(bearer)?);
-        in_time(&caller, now)?;
-        self.remembered.put(digest, Arc::clone(&caller), era);
+        let generation = self.verified_tokens.generation();
+        let caller = Arc::new(self.verify_except_time(bearer)?);
+        check_validity_period(&caller, now)?;
+        self.verified_tokens
+            .insert(digest, Arc::clone(&caller), generation);
         Ok(caller)
     }
 
-    /// Verifies all but the time.
-    fn verify_signature(&self, token: &str) -> Result<Caller, AuthError> {
-        let header = header_of(token)?;
+    /// Verifies everything but the validity period.
+    fn verify_except_time(&self, token: &str) -> Result<Caller, AuthError> {
+        let header = parse_header(token)?;
         let issuer = claimed_issuer(token)?;
-        let place = self.issuers.iter().position(|known| known.issuer == issuer);
-        let place = place.ok_or(AuthError::WrongIssuer)?;
-        let issuer = &self.issuers[place];
-        let all = verified_by(issuer, token, &header)?;
-        let claims = Claims::deserialize(&all).map_err(|_| NOT_OF_A_TOKEN)?;
+        let index = self
+            .issuers
+            .iter()
+            .position(|candidate| candidate.issuer == issuer);
+        let index = index.ok_or(AuthError::WrongIssuer)?;
+        let issuer = &self.issuers[index];
+        let all = verify_with_issuer(issuer, token, &header)?;
+        let claims = TokenClaims::deserialize(&all).map_err(|_| INVALID_TOKEN_JSON)?;
         if let Some(audience) = &issuer.audience
-            && !claims.aud.has(audience)
+            && !claims.aud.contains(audience)
         {
             return Err(AuthError::WrongAudience);
         }
-        if is_for_something_else(&claims.typ) {
+        if is_not_access_token(&claims.typ) {
             return Err(AuthError::WrongKind);
         }
         let mut roles: Vec<Role> = Vec::new();
-        let named = issuer.roles.of(&all).ok_or(NOT_OF_A_TOKEN)?;
-        for role in named.into_iter().filter_map(Role::parse) {
+        let role_names = issuer.roles.read_roles(&all).ok_or(INVALID_TOKEN_JSON)?;
+        for role in role_names.into_iter().filter_map(Role::parse) {
             if !roles.contains(&role) {
                 roles.push(role);
             }
@@ -342,146 +349,128 @@ impl Authority {
         Ok(Caller {
             subject: claims.sub,
             roles,
-            not_before: claims.nbf.map(instant).transpose()?,
-            expires_at: instant(claims.exp)?,
-            ours: place == 0,
+            not_before: claims.nbf.map(parse_time).transpose()?,
+            expires_at: parse_time(claims.exp)?,
+            issued_by_us: index == 0,
         })
     }
 
-    /// The claims of a token that we signed ourselves, whatever it is for.
-    pub(crate) fn verified_own(&self, token: &str) -> Result<Value, AuthError> {
-        if token.len() > LONGEST {
+    /// Verifies the signature of one of our own tokens and returns its claims, whatever kind of
+    /// token it is.
+    pub(crate) fn verify_own(&self, token: &str) -> Result<Value, AuthError> {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(AuthError::Malformed("it is too long"));
         }
-        let header = header_of(token)?;
-        verified_by(&self.issuers[0], token, &header)
+        let header = parse_header(token)?;
+        verify_with_issuer(&self.issuers[0], token, &header)
     }
 
-    /// Everybody whose tokens count, ourselves first.
-    pub(crate) fn issuers(&self) -> &[OutsideIssuer] {
+    /// All accepted issuers; our own is the first.
+    pub(crate) fn issuers(&self) -> &[ExternalIssuer] {
         &self.issuers
     }
 
-    /// Forgets the verified tokens whose time is over: they only take memory. Looks at each that is remembered.
-    pub fn forget_expired(&self, now: DateTime<Utc>) {
-        self.remembered.forget_expired(now);
+    /// Removes expired tokens from the cache, to free memory. Scans the whole cache.
+    pub fn remove_expired_tokens(&self, now: DateTime<Utc>) {
+        self.verified_tokens.remove_expired(now);
     }
 
-    /// Verifies anew what was verified before.
-    pub(crate) fn forget_verified(&self) {
-        self.remembered.clear();
+    /// Clears the cache, so that all tokens are verified again.
+    pub(crate) fn clear_verified_tokens(&self) {
+        self.verified_tokens.clear();
     }
 }
 
-fn header_of(token: &str) -> Result<Header, AuthError> {
-    let header = jsonwebtoken::decode_header(token).map_err(refused)?;
+fn parse_header(token: &str) -> Result<Header, AuthError> {
+    let header = jsonwebtoken::decode_header(token).map_err(from_jwt_error)?;
     if header.crit.is_some() {
-        let why = "it needs an extension that is not known";
+        let why = "it requires an unknown extension";
         return Err(AuthError::Malformed(why));
     }
     Ok(header)
 }
 
-/// The claims of a token that an issuer has signed. If it may be that the issuer has a new key, it is asked.
-fn verified_by(issuer: &OutsideIssuer, token: &str, header: &Header) -> Result<Value, AuthError> {
-    let keys = issuer.keys.now().ok_or(AuthError::KeysAway)?;
-    let verified = verified_claims(token, header, &keys);
+/// Verifies a token with the keys of an issuer and returns its claims. Requests a fetch of the keys
+/// if the issuer may have a new key.
+fn verify_with_issuer(
+    issuer: &ExternalIssuer,
+    token: &str,
+    header: &Header,
+) -> Result<Value, AuthError> {
+    let keys = issuer.keys.current().ok_or(AuthError::KeysUnavailable)?;
+    let verified = verify_with_keys(token, header, &keys);
     let may_be_new = match &verified {
         Err(AuthError::UnknownKey) => true,
         Err(AuthError::BadSignature) => header.kid.is_none(),
         _ => false,
     };
     if may_be_new {
-        issuer.keys.want();
+        issuer.keys.request_refresh();
     }
     verified
 }
 
-/// Whether the claim `typ` says that a token is no access token. Providers sign more than those with the same keys.
-fn is_for_something_else(typ: &Value) -> bool {
+/// Whether the claim `typ` says that this is not an access token. Providers sign other tokens with
+/// the same keys.
+fn is_not_access_token(typ: &Value) -> bool {
     let typ = typ.as_str().unwrap_or_default();
     ["refresh", "offline", "id", "logout"]
         .iter()
         .any(|other| typ.eq_ignore_ascii_case(other))
 }
 
-/// Who the token says issued it. Nothing else is taken from it before its signature was verified.
+/// The issuer that the token names. Nothing else is read from a token before its signature is
+/// verified.
 fn claimed_issuer(token: &str) -> Result<String, AuthError> {
     #[derive(Deserialize)]
-    struct Issuer {
+    struct IssuerClaim {
         #[serde(default)]
         iss: Option<String>,
     }
-    let claims: Issuer = jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(refused)?;
+    let claims: IssuerClaim =
+        jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(from_jwt_error)?;
     claims.iss.ok_or(AuthError::WrongIssuer)
 }
 
-fn verified_claims(
+fn verify_with_keys(
     token: &str,
     header: &Header,
     keys: &[VerificationKey],
 ) -> Result<Value, AuthError> {
     let is_named = |key: &&VerificationKey| header.kid.is_none() || key.id == header.kid;
-    let named: Vec<_> = keys.iter().filter(is_named).collect();
-    if named.is_empty() {
+    let candidates: Vec<_> = keys.iter().filter(is_named).collect();
+    if candidates.is_empty() {
         return Err(AuthError::UnknownKey);
     }
     let mut validation = Validation::new(header.alg);
-    // Time and audience are ours to judge: by our clock, and per issuer.
+    // We check time and audience ourselves: with our clock, and per issuer.
     validation.validate_exp = false;
     validation.validate_aud = false;
     validation.required_spec_claims.clear();
     let mut failure = AuthError::Algorithm;
-    for key in named.into_iter().filter(|key| key.signs_by(header.alg)) {
+    for key in candidates
+        .into_iter()
+        .filter(|key| key.signs_by(header.alg))
+    {
         match jsonwebtoken::decode::<Value>(token, &key.key, &validation) {
             Ok(token) => return Ok(token.claims),
-            Err(error) => failure = refused(error),
+            Err(error) => failure = from_jwt_error(error),
         }
     }
     Err(failure)
 }
 
-fn in_time(caller: &Caller, now: DateTime<Utc>) -> Result<(), AuthError> {
-    not_over(caller.expires_at, now)?;
-    match caller.not_before {
-        Some(from) if now + LEEWAY < from => Err(AuthError::NotYetValid { from }),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a time that ends then is not over.
-pub(crate) fn not_over(at: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), AuthError> {
-    if at + LEEWAY <= now {
-        return Err(AuthError::Expired { at });
-    }
-    Ok(())
-}
-
-/// Seconds since 1970, which may have a fraction. Far beyond any life of a token it is refused.
-pub(crate) fn instant(seconds: f64) -> Result<DateTime<Utc>, AuthError> {
-    const YEAR_9999: f64 = 253_402_300_799.0;
-    if !(0.0..=YEAR_9999).contains(&seconds) {
-        return Err(AuthError::Malformed("its time is none"));
-    }
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the range was checked, and a fraction of a second does not matter"
-    )]
-    let whole = seconds as i64;
-    DateTime::from_timestamp(whole, 0).ok_or(AuthError::Malformed("its time is none"))
-}
-
-fn refused(error: jsonwebtoken::errors::Error) -> AuthError {
+fn from_jwt_error(error: jsonwebtoken::errors::Error) -> AuthError {
     use AuthError as A;
     use ErrorKind as E;
     match error.kind() {
         E::InvalidSignature => A::BadSignature,
         E::InvalidAlgorithm | E::InvalidAlgorithmName | E::UnsupportedAlgorithm => A::Algorithm,
-        E::InvalidToken => A::Malformed("it has not three parts"),
+        E::InvalidToken => A::Malformed("it does not have three parts"),
         E::Base64(_) => A::Malformed("a part is not base64url"),
-        // An algorithm that is not known, `none` among them, is an error of the header's JSON.
+        // An unknown algorithm, such as `none`, is an error in the JSON of the header.
         E::Json(error) if error.to_string().contains("unknown variant") => A::Algorithm,
-        E::Json(_) | E::Utf8(_) => NOT_OF_A_TOKEN,
+        E::Json(_) | E::Utf8(_) => INVALID_TOKEN_JSON,
         _ => A::BadSignature,
     }
 }

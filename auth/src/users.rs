@@ -1,6 +1,6 @@
-//! People who log in with a password: their names, the hashes of their passwords, and their roles.
+//! Users who log in with a password: their names, password hashes and roles.
 //!
-//! Hashes are those of argon2id in the form of the PHC (`$argon2id$v=19$m=…,t=…,p=…$salt$hash`).
+//! Hashes are argon2id in the PHC format (`$argon2id$v=19$m=…,t=…,p=…$salt$hash`).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -12,39 +12,41 @@ use sha2::{Digest, Sha256};
 
 use crate::roles::Role;
 
-/// The longest name, in bytes.
-const LONGEST_NAME: usize = 128;
+/// Longest user name, in bytes.
+const MAX_NAME_BYTES: usize = 128;
 
-/// The longest password, in bytes.
-const LONGEST_PASSWORD: usize = 1024;
+/// Longest password, in bytes.
+const MAX_PASSWORD_BYTES: usize = 1024;
 
-/// The most memory that the check of a password may take, in KiB, and the most passes over it: whoever asks has not proved
-/// anything yet.
-const MOST_MEMORY: u32 = 256 * 1024;
-const MOST_PASSES: u32 = 32;
-const MOST_LANES: u32 = 16;
+/// Most memory for the check of a password, in KiB. The limits protect the server: the client of a
+/// login is not authenticated yet.
+const MAX_MEMORY_KIB: u32 = 256 * 1024;
+/// Most passes over the memory.
+const MAX_PASSES: u32 = 32;
+/// Most lanes of argon2.
+const MAX_PARALLELISM: u32 = 16;
 
-/// What a file of users holds.
+/// Content of a users file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsersFile {
-    /// One entry for each.
+    /// One entry for each user.
     pub users: Vec<UserEntry>,
 }
 
-/// What a file says of a user.
+/// A user in a users file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UserEntry {
-    /// The name to log in with.
+    /// Name to log in with.
     pub name: String,
-    /// The hash of the password.
+    /// Hash of the password.
     pub password_hash: Secret,
-    /// What the user may do, as in a token.
+    /// Roles of the user, as in a token.
     pub roles: Vec<String>,
 }
 
-/// An entry of a file of users cannot be used. Nothing of a hash is repeated.
+/// An entry of a users file is invalid. The error never contains the hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("user {name:?}: {why}")]
 pub struct BadUser {
@@ -52,25 +54,25 @@ pub struct BadUser {
     why: String,
 }
 
-/// A password cannot be hashed.
+/// A password could not be hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadPassword {
-    /// There is none.
+    /// The password is empty.
     #[error("the password is empty")]
     Empty,
-    /// It is longer than may be.
-    #[error("a password has at most {} bytes", LONGEST_PASSWORD)]
+    /// The password is too long.
+    #[error("a password has at most {} bytes", MAX_PASSWORD_BYTES)]
     TooLong,
-    /// The system gave no random numbers or no memory.
+    /// The system returned no random numbers, or not enough memory.
     #[error("the password cannot be hashed: {0}")]
     Hash(argon2::password_hash::Error),
 }
 
-/// Somebody who may log in.
+/// A user who may log in.
 #[derive(Clone, PartialEq, Eq)]
 pub struct User {
-    /// The name.
+    /// Name to log in with.
     pub name: String,
     /// What the user may do.
     pub roles: Vec<Role>,
@@ -87,81 +89,85 @@ impl fmt::Debug for User {
 }
 
 impl User {
-    /// What changes with the password: whoever logged in with another one must do so anew.
+    /// Identifies the current password. A session that began with another password must log in
+    /// again.
     #[must_use]
     pub fn session(&self) -> String {
         let digest = Sha256::digest(self.hash.to_string());
         digest.iter().take(8).fold(String::new(), |mut text, byte| {
-            // A string takes it all.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
         })
     }
 }
 
-/// Everybody who may log in.
+/// All users who may log in.
 #[derive(Clone, Debug)]
 pub struct Users {
-    all: BTreeMap<String, User>,
-    /// Nobody's, checked for those who are not there.
-    nobody: User,
+    by_name: BTreeMap<String, User>,
+    /// Checked for unknown names, so that the check takes as long as for a known user.
+    decoy: User,
 }
 
 impl Users {
-    /// Reads the entries of a file.
+    /// Reads the entries of a users file.
     pub fn new(file: UsersFile) -> Result<Self, BadUser> {
         let mut all = BTreeMap::new();
         for entry in file.users {
-            let user = read(&entry)?;
+            let user = parse_user(&entry)?;
             if let Some(twice) = all.insert(entry.name, user) {
-                return Err(bad(&twice.name, "it is there twice"));
+                return Err(bad(&twice.name, "the name occurs twice"));
             }
         }
-        // A check for nobody takes as long as one for somebody.
+        // The hash of the decoy has the same parameters, so that its check takes as long.
         let like = all.values().next().map(|user| user.hash.clone());
         let params = like.and_then(|hash| Params::try_from(&hash).ok());
         let hash: Result<PasswordHash, _> =
             Argon2::from(params.unwrap_or_default()).hash_password(b"nobody");
-        let nobody = User {
+        let decoy = User {
             name: String::new(),
             roles: Vec::new(),
             hash: hash.map_err(|error| bad("", &error.to_string()))?,
         };
-        Ok(Self { all, nobody })
+        Ok(Self {
+            by_name: all,
+            decoy,
+        })
     }
 
     /// The user of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&User> {
-        self.all.get(name)
+        self.by_name.get(name)
     }
 
-    /// The user of this name, if this is the password. Takes as long for a name that is not there, and long on purpose: not
-    /// for a task that others wait for.
+    /// The user of this name, if the password is correct. Takes as long for an unknown name. Slow
+    /// on purpose: do not call it in a task on which others wait.
     #[must_use]
     pub fn log_in(&self, name: &str, password: &Secret) -> Option<&User> {
-        let found = self.find(name);
-        let hash = &found.unwrap_or(&self.nobody).hash;
+        let user = self.find(name);
+        let hash = &user.unwrap_or(&self.decoy).hash;
         let password = password.reveal().as_bytes();
-        let fits = password.len() <= LONGEST_PASSWORD
+        let fits = password.len() <= MAX_PASSWORD_BYTES
             && Argon2::default().verify_password(password, hash).is_ok();
-        found.filter(|_| fits)
+        user.filter(|_| fits)
     }
 
-    /// How many there are.
+    /// Number of users.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.all.len()
+        self.by_name.len()
     }
 }
 
-/// The hash of a password, for a file of users.
-pub fn hash(password: &Secret) -> Result<String, BadPassword> {
+/// Hash of a password, for a users file.
+pub fn hash_password(password: &Secret) -> Result<String, BadPassword> {
     let password = password.reveal().as_bytes();
     if password.is_empty() {
         return Err(BadPassword::Empty);
     }
-    if password.len() > LONGEST_PASSWORD {
+    if password.len() > MAX_PASSWORD_BYTES {
         return Err(BadPassword::TooLong);
     }
     let hash: Result<PasswordHash, _> = Argon2::default().hash_password(password);
@@ -175,11 +181,11 @@ fn bad(name: &str, why: &str) -> BadUser {
     }
 }
 
-fn read(entry: &UserEntry) -> Result<User, BadUser> {
+fn parse_user(entry: &UserEntry) -> Result<User, BadUser> {
     let bad = |why: &str| bad(&entry.name, why);
     let name = &entry.name;
     let is_odd = |c: char| c.is_control() || c.is_whitespace();
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains(is_odd) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(is_odd) {
         return Err(bad("a name has 1 to 128 bytes, and no spaces"));
     }
     if entry.roles.is_empty() {
@@ -192,13 +198,13 @@ fn read(entry: &UserEntry) -> Result<User, BadUser> {
             Some(role) => roles.push(role),
             None => {
                 let forms = "<project uuid>_im-r, <project uuid>_im-rw or evenkeel-admin";
-                return Err(bad(&format!("{text:?} is no role: it must be {forms}")));
+                return Err(bad(&format!("{text:?} is not a role: it must be {forms}")));
             }
         }
     }
     let hash = PasswordHash::new(entry.password_hash.reveal());
     let hash = hash.map_err(|error| bad(&format!("password_hash: {error}")))?;
-    check(&hash).map_err(|why| bad(&format!("password_hash: {why}")))?;
+    check_hash(&hash).map_err(|why| bad(&format!("password_hash: {why}")))?;
     Ok(User {
         name: name.clone(),
         roles,
@@ -206,23 +212,23 @@ fn read(entry: &UserEntry) -> Result<User, BadUser> {
     })
 }
 
-/// Whether a hash is one of argon2id, and not too much work.
-fn check(hash: &PasswordHash) -> Result<(), String> {
+/// Checks that a hash is argon2id and does not exceed the limits.
+fn check_hash(hash: &PasswordHash) -> Result<(), String> {
     if hash.algorithm != ARGON2ID_IDENT {
         return Err(
-            "it is not one of argon2id; make one with `evenkeeld hash-password`".to_owned(),
+            "it is not an argon2id hash; create one with `evenkeeld hash-password`".to_owned(),
         );
     }
     if hash.salt.is_none() || hash.hash.is_none() {
         return Err("it has no salt or no hash".to_owned());
     }
     let params = Params::try_from(hash).map_err(|error| error.to_string())?;
-    let is_too_much = params.m_cost() > MOST_MEMORY
-        || params.t_cost() > MOST_PASSES
-        || params.p_cost() > MOST_LANES;
+    let is_too_much = params.m_cost() > MAX_MEMORY_KIB
+        || params.t_cost() > MAX_PASSES
+        || params.p_cost() > MAX_PARALLELISM;
     if is_too_much {
         return Err(format!(
-            "it asks for more than m={MOST_MEMORY},t={MOST_PASSES},p={MOST_LANES}"
+            "it asks for more than m={MAX_MEMORY_KIB},t={MAX_PASSES},p={MAX_PARALLELISM}"
         ));
     }
     Ok(())
@@ -236,8 +242,8 @@ mod tests {
 
     const PROJECT: Uuid = Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001);
 
-    /// A hash that takes next to no time.
-    fn quick(password: &str) -> String {
+    /// A hash with the smallest cost.
+    fn cheap_hash(password: &str) -> String {
         let params = Params::new(Params::MIN_M_COST, 1, 1, None).unwrap();
         let hash: Result<PasswordHash, _> = Argon2::from(params).hash_password(password.as_bytes());
         hash.unwrap().to_string()
@@ -256,13 +262,17 @@ mod tests {
     }
 
     #[test]
-    fn somebody_logs_in_with_name_and_password() {
+    fn a_user_logs_in_with_name_and_password() {
         let role = format!("{PROJECT}_im-rw");
-        let alice = entry("alice", &quick("open sesame"), &[&role, "evenkeel-admin"]);
-        let users = users(vec![alice, entry("bob", &quick("barley"), &[&role])]).unwrap();
+        let alice = entry(
+            "alice",
+            &cheap_hash("open sesame"),
+            &[&role, "evenkeel-admin"],
+        );
+        let users = users(vec![alice, entry("bob", &cheap_hash("barley"), &[&role])]).unwrap();
         let log_in = |name: &str, password: &str| {
-            let found = users.log_in(name, &Secret::new(password));
-            found.map(|user| user.roles.clone())
+            let user = users.log_in(name, &Secret::new(password));
+            user.map(|user| user.roles.clone())
         };
         let both = vec![Role::Write(PROJECT), Role::Administrator];
         assert_eq!(log_in("alice", "open sesame"), Some(both));
@@ -277,27 +287,34 @@ mod tests {
             assert_eq!(log_in(name, password), None, "{name} {password}");
         }
         assert_eq!(users.count(), 2);
-        let shown = format!("{users:?}");
-        assert!(!shown.contains("argon2"), "{shown}");
+        let debug_text = format!("{users:?}");
+        assert!(!debug_text.contains("argon2"), "{debug_text}");
     }
 
     #[test]
     fn a_hash_is_that_of_its_password_and_never_the_same() {
         let secret = Secret::new("open sesame");
-        let (one, another) = (hash(&secret).unwrap(), hash(&secret).unwrap());
+        let (one, another) = (
+            hash_password(&secret).unwrap(),
+            hash_password(&secret).unwrap(),
+        );
         assert!(one.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{one}");
         assert_ne!(one, another);
         let users = users(vec![entry("alice", &one, &["evenkeel-admin"])]).unwrap();
         assert!(users.log_in("alice", &secret).is_some());
-        assert_eq!(hash(&Secret::new("")), Err(BadPassword::Empty));
+        assert_eq!(hash_password(&Secret::new("")), Err(BadPassword::Empty));
         let long = Secret::new("x".repeat(1025));
-        assert_eq!(hash(&long), Err(BadPassword::TooLong));
+        assert_eq!(hash_password(&long), Err(BadPassword::TooLong));
     }
 
     #[test]
     fn another_password_ends_the_sessions() {
         let session = |password: &str| {
-            let users = users(vec![entry("alice", &quick(password), &["evenkeel-admin"])]);
+            let users = users(vec![entry(
+                "alice",
+                &cheap_hash(password),
+                &["evenkeel-admin"],
+            )]);
             users.unwrap().find("alice").unwrap().session()
         };
         assert_eq!(session("one").len(), 16);
@@ -305,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_of_an_entry_is_told_with_its_name() {
-        let good = quick("x");
+    fn each_invalid_entry_is_reported_with_its_name() {
+        let good = cheap_hash("x");
         let admin = ["evenkeel-admin"];
         let node = format!("{PROJECT}_en-agent-rw");
         let other =
@@ -316,10 +333,10 @@ mod tests {
             (entry("", &good, &admin), "1 to 128 bytes"),
             (entry("two words", &good, &admin), "no spaces"),
             (entry("alice", &good, &[]), "there are no roles"),
-            (entry("alice", &good, &["root"]), "\"root\" is no role"),
+            (entry("alice", &good, &["root"]), "\"root\" is not a role"),
             (entry("alice", &good, &[&node]), "cannot speak as a node"),
             (entry("alice", "open sesame", &admin), "password_hash"),
-            (entry("alice", other, &admin), "not one of argon2id"),
+            (entry("alice", other, &admin), "not an argon2id hash"),
             (
                 entry("alice", "$argon2id$v=19$m=16,t=1,p=1", &admin),
                 "no salt",
@@ -334,12 +351,12 @@ mod tests {
         }
         let twice = || entry("alice", &good, &admin);
         let error = users(vec![twice(), twice()]).unwrap_err().to_string();
-        assert_eq!(error, "user \"alice\": it is there twice");
+        assert_eq!(error, "user \"alice\": the name occurs twice");
     }
 
     #[test]
-    fn a_file_without_anybody_lets_nobody_in() {
-        let nobody = users(Vec::new()).unwrap();
-        assert!(nobody.log_in("", &Secret::new("nobody")).is_none());
+    fn a_file_without_users_rejects_every_login() {
+        let empty = users(Vec::new()).unwrap();
+        assert!(empty.log_in("", &Secret::new("nobody")).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The processes that are measured. They end with this one.
+//! The processes that the benchmarks start and measure. They end with the benchmark.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,20 +8,20 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// A process that is measured. Killed when it is dropped.
+/// A process that is measured. It is killed when this value is dropped.
 #[derive(Debug)]
-pub struct Measured {
+pub struct MeasuredProcess {
     child: Child,
     pid: u32,
 }
 
-impl Measured {
-    /// Starts this very program with other arguments.
+impl MeasuredProcess {
+    /// Starts this program itself with other arguments.
     pub fn start(arguments: &[&str], log: &Path) -> anyhow::Result<Self> {
         Self::start_program(&std::env::current_exe()?, arguments, &[], log)
     }
 
-    /// Starts a program with these arguments and variables.
+    /// Starts a program with these arguments and environment variables.
     pub fn start_program(
         program: &Path,
         arguments: &[&str],
@@ -29,91 +29,98 @@ impl Measured {
         log: &Path,
     ) -> anyhow::Result<Self> {
         let log = std::fs::File::create(log)?;
-        let child = command(program, arguments, variables)
+        let child = build_command(program, arguments, variables)
             .stdin(Stdio::null())
             .stdout(Stdio::from(log.try_clone()?))
             .stderr(Stdio::from(log))
             .kill_on_drop(true)
             .spawn()
-            .context("start a process to measure")?;
-        let pid = child.id().context("it ended at once")?;
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let pid = child.id().context("the process ended at once")?;
         Ok(Self { child, pid })
     }
 
-    /// Starts this very program with other arguments, and gives what it hears and what it says. What it says besides goes
-    /// where ours goes.
-    pub fn talking(arguments: &[&str]) -> anyhow::Result<(Self, ChildStdin, ChildStdout)> {
-        let mut child = command(&std::env::current_exe()?, arguments, &[])
+    /// Starts this program itself with other arguments. Returns its standard input and output.
+    /// Its standard error is inherited.
+    pub fn start_with_pipes(arguments: &[&str]) -> anyhow::Result<(Self, ChildStdin, ChildStdout)> {
+        let mut child = build_command(&std::env::current_exe()?, arguments, &[])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .kill_on_drop(true)
             .spawn()
-            .context("start a process to talk to")?;
-        let pid = child.id().context("it ended at once")?;
-        let hears = child.stdin.take().context("it cannot hear")?;
-        let says = child.stdout.take().context("it cannot speak")?;
-        Ok((Self { child, pid }, hears, says))
+            .context("cannot start a process of this program")?;
+        let pid = child.id().context("the process ended at once")?;
+        let stdin = child
+            .stdin
+            .take()
+            .context("the process has no standard input")?;
+        let stdout = child
+            .stdout
+            .take()
+            .context("the process has no standard output")?;
+        Ok((Self { child, pid }, stdin, stdout))
     }
 
-    /// Asks it to stop, and waits until it has.
-    pub async fn stop(&mut self, within: Duration) -> anyhow::Result<()> {
+    /// Sends SIGTERM to the process, and waits until it has ended.
+    pub async fn stop(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        kill_process(pid.context("no process id")?, Signal::TERM)?;
-        let ended = tokio::time::timeout(within, self.child.wait()).await;
-        ended.context("the process to measure does not stop")??;
+        kill_process(pid.context("the process has no valid id")?, Signal::TERM)?;
+        let ended = tokio::time::timeout(timeout, self.child.wait()).await;
+        ended.context("the measured process does not stop")??;
         Ok(())
     }
 
-    /// Its process id.
+    /// The process id.
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits until it has written the file that says where it listens.
-    pub async fn ready(&mut self, file: &Path, log: &Path) -> anyhow::Result<String> {
+    /// Waits until the process has written its ready file, and returns the content.
+    pub async fn wait_until_ready(&mut self, file: &Path, log: &Path) -> anyhow::Result<String> {
         for _ in 0..6_000 {
             if let Ok(text) = tokio::fs::read_to_string(file).await {
                 return Ok(text);
             }
             if let Some(status) = self.child.try_wait()? {
-                let said = std::fs::read_to_string(log).unwrap_or_default();
-                bail!("the process to measure ended with {status}:\n{said}");
+                let log_text = std::fs::read_to_string(log).unwrap_or_default();
+                bail!("the measured process ended with {status}:\n{log_text}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        bail!("the process to measure was not ready within a minute")
+        bail!("the measured process was not ready within 60 seconds")
     }
 }
 
-/// Runs a program to its end and returns what it printed. What it says besides goes where ours goes.
-pub async fn output(
+/// Runs a program to its end and returns its trimmed standard output. Its standard error is
+/// inherited.
+pub async fn command_output(
     program: &Path,
     arguments: &[&str],
     variables: &[(&str, &str)],
 ) -> anyhow::Result<String> {
-    let output = command(program, arguments, variables)
+    let output = build_command(program, arguments, variables)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .kill_on_drop(true)
         .output()
         .await
-        .with_context(|| format!("start {}", program.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     ensure!(
         output.status.success(),
-        "{} {arguments:?} ended with {}:\n{said}",
+        "{} {arguments:?} ended with {}:\n{stdout}",
         program.display(),
         output.status
     );
-    Ok(said)
+    Ok(stdout)
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the only place where the benchmarks start a process"
+    reason = "the only function in which the benchmarks start a process"
 )]
-fn command(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+fn build_command(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).envs(variables.iter().copied());
     command

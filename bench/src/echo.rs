@@ -1,4 +1,5 @@
-//! A bare gRPC service that answers every poll with the same message: what the wire itself costs.
+//! A gRPC service that answers every poll with the same message. It shows the cost of TLS and
+//! gRPC alone.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,39 +18,39 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
-use crate::children::Measured;
+use crate::children::MeasuredProcess;
 
-/// How the echo is started.
+/// Options of the echo.
 #[derive(Debug, clap::Args)]
-pub struct Args {
-    /// A certificate and its key, in PEM.
+pub struct EchoArgs {
+    /// Certificate of the server, in PEM.
     #[arg(long)]
     pub certificate: PathBuf,
-    /// The key.
+    /// Private key of the certificate, in PEM.
     #[arg(long)]
     pub key: PathBuf,
-    /// The encoded answer to a poll of one of our own agents.
+    /// File with the encoded answer to polls of our own agents.
     #[arg(long)]
     pub answer: PathBuf,
-    /// The encoded answer to one of the ancestor's.
+    /// File with the encoded answer to status messages of EIM's agents.
     #[arg(long)]
     pub eim_answer: PathBuf,
-    /// Where to write the address.
+    /// File to which the echo writes its address.
     #[arg(long)]
     pub ready_file: PathBuf,
 }
 
-/// What the echo answers.
+/// The answers of the echo.
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
-    /// To our own agents.
+pub struct EchoAnswers {
+    /// Answer to our own agents.
     pub own: PollResponse,
-    /// To the ancestor's.
+    /// Answer to EIM's agents.
     pub eim: PlatformUpdateStatusResponse,
 }
 
 #[tonic::async_trait]
-impl AgentService for Answers {
+impl AgentService for EchoAnswers {
     async fn poll(&self, _: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         Ok(Response::new(self.own.clone()))
     }
@@ -68,7 +69,7 @@ impl AgentService for Answers {
 }
 
 #[tonic::async_trait]
-impl MaintmgrService for Answers {
+impl MaintmgrService for EchoAnswers {
     async fn platform_update_status(
         &self,
         _: Request<PlatformUpdateStatusRequest>,
@@ -77,13 +78,13 @@ impl MaintmgrService for Answers {
     }
 }
 
-/// Starts the echo with a number as a process of its own, with its files in a folder. Returns it and its address.
+/// Starts echo process `number` with its files in `folder`. Returns the process and its address.
 pub async fn start(
     folder: &Path,
     number: u16,
     ca: &CertificateAuthority,
-    answers: &Answers,
-) -> anyhow::Result<(Measured, String)> {
+    answers: &EchoAnswers,
+) -> anyhow::Result<(MeasuredProcess, String)> {
     let certificate = ca.issue_server(
         &["localhost".to_owned(), "127.0.0.1".to_owned()],
         SystemClock.now(),
@@ -108,23 +109,23 @@ pub async fn start(
         &ready,
     ];
     let log = folder.join(format!("echo-log-{number}"));
-    let mut echo = Measured::start(&arguments, &log)?;
-    let address = echo.ready(Path::new(&ready), &log).await?;
+    let mut echo = MeasuredProcess::start(&arguments, &log)?;
+    let address = echo.wait_until_ready(Path::new(&ready), &log).await?;
     Ok((echo, address))
 }
 
-/// Serves until it is killed.
-pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let answers = Answers {
+/// Serves until the process is killed.
+pub async fn run(args: &EchoArgs) -> anyhow::Result<ExitCode> {
+    let answers = EchoAnswers {
         own: PollResponse::decode(std::fs::read(&args.answer)?.as_slice())?,
         eim: PlatformUpdateStatusResponse::decode(std::fs::read(&args.eim_answer)?.as_slice())?,
     };
     let identity = Identity::from_pem(std::fs::read(&args.certificate)?, std::fs::read(&args.key)?);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
-    let beside = args.ready_file.with_extension("new");
-    std::fs::write(&beside, address)?;
-    std::fs::rename(beside, &args.ready_file)?;
+    let temporary = args.ready_file.with_extension("new");
+    std::fs::write(&temporary, address)?;
+    std::fs::rename(temporary, &args.ready_file)?;
     Server::builder()
         .tls_config(ServerTlsConfig::new().identity(identity))?
         .add_service(AgentServiceServer::new(answers.clone()))

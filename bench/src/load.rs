@@ -1,4 +1,5 @@
-//! Many nodes that poll one after another over a few connections, as fast as they are answered.
+//! Closed-loop load: nodes poll over a few connections, each poll as soon as the previous one is
+//! answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,35 +15,35 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 /// A node that polls.
 #[derive(Clone, Debug)]
-pub struct Node {
-    /// The value of its header `authorization`.
+pub struct PollingNode {
+    /// The value of the `authorization` header.
     pub authorization: MetadataValue<Ascii>,
-    /// What it says.
+    /// The poll of the node.
     pub request: PollRequest,
 }
 
-/// How to poll.
+/// Parameters of the load.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Polls under way at once on each.
+pub struct LoadShape {
+    /// Concurrent polls per connection.
     pub at_once: usize,
-    /// For how long.
+    /// Duration of the load.
     pub length: Duration,
 }
 
-/// What came of it.
+/// Result of the load.
 #[derive(Debug, Default)]
-pub struct Outcome {
-    /// How long each answered poll took, ascending.
+pub struct LoadOutcome {
+    /// Latencies of answered polls, ascending.
     pub latencies: Vec<Duration>,
-    /// Polls that failed.
+    /// Failed polls.
     pub errors: u64,
-    /// How long it went on.
+    /// Actual duration.
     pub elapsed: Duration,
 }
 
-/// Opens connections over TLS, each with its handshake done.
-pub async fn connect(address: &str, ca: &str, count: usize) -> anyhow::Result<Vec<Channel>> {
+/// Opens connections over TLS, including their handshakes.
+pub async fn open_channels(address: &str, ca: &str, count: usize) -> anyhow::Result<Vec<Channel>> {
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(ca))
         .domain_name("localhost");
@@ -51,11 +52,15 @@ pub async fn connect(address: &str, ca: &str, count: usize) -> anyhow::Result<Ve
     opened
         .into_iter()
         .collect::<Result<_, _>>()
-        .context("connect to the server")
+        .context("cannot connect to the server")
 }
 
-/// Polls until the time is over. Each poll is that of the next node.
-pub async fn run(channels: &[Channel], nodes: &Arc<Vec<Node>>, shape: Shape) -> Outcome {
+/// Polls until the duration has passed. The nodes take turns.
+pub async fn run(
+    channels: &[Channel],
+    nodes: &Arc<Vec<PollingNode>>,
+    shape: LoadShape,
+) -> LoadOutcome {
     let next = Arc::new(AtomicUsize::new(0));
     let started = Instant::now();
     let end = started + shape.length;
@@ -71,7 +76,7 @@ pub async fn run(channels: &[Channel], nodes: &Arc<Vec<Node>>, shape: Shape) -> 
             ));
         }
     }
-    let mut outcome = Outcome::default();
+    let mut outcome = LoadOutcome::default();
     while let Some(done) = tasks.join_next().await {
         match done {
             Ok((latencies, errors)) => {
@@ -89,7 +94,7 @@ pub async fn run(channels: &[Channel], nodes: &Arc<Vec<Node>>, shape: Shape) -> 
 async fn poll_until(
     end: Instant,
     mut client: AgentServiceClient<Channel>,
-    nodes: Arc<Vec<Node>>,
+    nodes: Arc<Vec<PollingNode>>,
     next: Arc<AtomicUsize>,
 ) -> (Vec<Duration>, u64) {
     let (mut latencies, mut errors) = (Vec::new(), 0);
@@ -99,17 +104,17 @@ async fn poll_until(
         request
             .metadata_mut()
             .insert("authorization", node.authorization.clone());
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         match client.poll(request).await {
-            Ok(answer) if !answer.get_ref().want_facts => latencies.push(asked.elapsed()),
+            Ok(answer) if !answer.get_ref().facts_required => latencies.push(sent_at.elapsed()),
             Ok(_) | Err(_) => errors += 1,
         }
     }
     (latencies, errors)
 }
 
-impl Outcome {
-    /// The latency that this share of the polls did not exceed.
+impl LoadOutcome {
+    /// The latency that this share of polls did not exceed.
     pub fn percentile(&self, share: f64) -> Duration {
         #[expect(
             clippy::cast_possible_truncation,

@@ -1,41 +1,43 @@
-//! Benchmarks and simulated fleets. Each prints its figures as a table, or as one JSON object with `--json`.
+//! Benchmarks and simulated fleets. Each prints its figures as a table, or as JSON with `--json`.
 //!
 //! ```sh
 //! cargo run --release -p evenkeel-bench -- poll
 //! cargo run --release -p evenkeel-bench -- agent
 //! cargo run --release -p evenkeel-bench -- rest
-//! cargo run --release -p evenkeel-bench -- rest --hosts 10000 --requests 200 --for 2s --json
-//! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --interval 20s --for 60s --tls
-//! cargo run --release -p evenkeel-bench -- fleet --nodes 20000 --eim 0 --tls --held --change-policy --json
+//! cargo run --release -p evenkeel-bench -- rest --hosts 10000 --requests 200 --duration 2s --json
+//! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --interval 20s --duration 60s --tls
+//! cargo run --release -p evenkeel-bench -- fleet --nodes 20000 --eim 0 --tls --long-poll --change-policy --json
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --tls --faults loss,reorder,half-open,return
 //! cargo run --release -p evenkeel-bench -- os
 //! cargo run --release -p evenkeel-bench -- os --profiles 20 --nodes 10000 --image-mib 1024 --json
 //! ```
 //!
-//! `rest` fills a private Postgres with 1,000 hosts and then another one with as many as `--hosts` says, asks a real server
-//! over one kept connection for one thing after the other, and shows what each request takes and costs beside its target.
-//! It takes some minutes and about 2 GB of disk at 100,000 hosts.
+//! `rest` seeds a private Postgres with 1,000 hosts, and then another one with `--hosts` hosts. It
+//! sends requests of each kind to a real server over one connection, and shows their latency and
+//! cost next to the target. With 100,000 hosts, it takes some minutes and about 2 GB of disk.
 //!
-//! `fleet` drives simulated nodes of both protocols, each at its own instants, over connections that they keep or share; what
-//! the server answers without news it holds against a bare echo with the same messages, connections and instants. With
-//! `--faults` it lets things go wrong on purpose, and shows what the others notice of it.
+//! `fleet` simulates nodes of both protocols. Each calls at its own instants, over a dedicated or a
+//! shared connection. The cost of unchanged polls is compared with a bare echo that has the same
+//! messages, connections and instants. With `--faults`, it injects faults and measures their effect
+//! on the other nodes.
 //!
-//! `os` syncs many profiles of a registry of its own, cold and with nothing new, reads documents, fetches an image through
-//! the server beside `cat`, and lets fleets be told of a newer image.
+//! `os` syncs many profiles from a registry of its own, cold and without changes. It reads
+//! documents, downloads an image through the server and with `cat`, and notifies fleets of a newer
+//! image.
 
 mod agent;
+mod bench_harness;
 mod children;
 mod echo;
 mod fleet;
 mod load;
 mod measure;
-mod node;
 mod os;
 mod poll;
+mod real_node;
 mod report;
 mod rest;
 mod seed;
-mod station;
 
 use std::process::ExitCode;
 
@@ -53,66 +55,70 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(flatten)]
-    Measure(Measure),
+    Benchmark(Benchmark),
     #[command(flatten)]
-    Measured(Measured),
+    Helper(HelperProcess),
 }
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
-enum Measure {
-    /// Polls of nodes that have nothing new to say, and beside them a bare gRPC echo with the same messages.
-    Poll(poll::Args),
-    /// What the agent weighs: its size, its memory at rest and during an update, and how often it wakes. Needs root.
-    Agent(agent::Args),
-    /// Requests to the REST API with a large fleet: what each takes, and what it costs the server and Postgres. One client,
-    /// one connection; the same with 1,000 hosts beside it. Fails if a request fails or takes longer than its target.
-    Rest(rest::Args),
-    /// A fleet of nodes of both protocols that call at their own instants over TLS: what it costs, how fast a change reaches
-    /// it, what a storm of reports, a restart and things that go wrong on purpose do to it. Fails if a call fails outside of
-    /// a restart, a change does not reach a node, an attempt is lost, or a fault did not happen.
-    Fleet(fleet::Args),
-    /// Operating systems: a sync of many profiles, reading their documents, how soon a fleet is told of a newer image, and
-    /// files as nodes fetch them. Fails if a sync is not good, or a node or a file does not become what it should.
-    Os(os::Args),
+enum Benchmark {
+    /// Unchanged polls, compared with a bare gRPC echo with the same messages.
+    Poll(poll::PollArgs),
+    /// The agent: its size, its memory while idle and during an update, and its wake-ups. Needs
+    /// root.
+    Agent(agent::AgentArgs),
+    /// Requests to the REST API with a large fleet: their latency, and their cost for the server
+    /// and Postgres. One client with one connection; also with 1,000 hosts for comparison. Fails if
+    /// a request fails or misses its target.
+    Rest(rest::RestArgs),
+    /// A fleet of nodes of both protocols that call at their own instants over TLS: its cost, the
+    /// time until a change reaches it, and the effects of a storm of reports, a restart and
+    /// injected faults. Fails if a call fails outside of a restart, a change does not reach a node,
+    /// an attempt is lost, or a fault did not happen.
+    Fleet(fleet::FleetArgs),
+    /// Operating systems: the sync of many profiles, reading their documents, the time until a
+    /// fleet is notified of a newer image, and downloads of files. Fails if a sync does not
+    /// succeed, or a node or a file is not as expected.
+    Os(os::OsArgs),
 }
 
-/// What the benchmarks start.
+/// Helper processes of the benchmarks.
 #[derive(Debug, Subcommand)]
-enum Measured {
-    /// What drives the nodes of a fleet, as a process of its own. It is told what to do on its standard input.
+enum HelperProcess {
+    /// Simulates nodes of a fleet. Reads its commands from standard input.
     #[command(hide = true)]
     Drive,
-    /// What the benchmarks measure, as a process of its own: the server.
+    /// Runs the server that is measured.
     #[command(hide = true, trailing_var_arg = true)]
     Serve {
-        /// The command line of `evenkeeld`.
+        /// Arguments of `evenkeeld`.
         #[arg(allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// What the benchmarks measure, as a process of its own: the echo.
+    /// Runs the echo that is measured.
     #[command(hide = true)]
-    Echo(echo::Args),
+    Echo(echo::EchoArgs),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    // A second provider that somebody installed first would do as well.
+    // Fails only if a provider is already installed, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let command = Cli::parse().command;
     let mut runtime = match command {
-        // It shares the machine with what is measured, and has nothing to do beside.
-        Command::Measured(Measured::Drive) => tokio::runtime::Builder::new_current_thread(),
+        // A driver shares the machine with the measured processes and needs only one thread.
+        Command::Helper(HelperProcess::Drive) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     runtime.enable_all().build()?.block_on(async {
         match command {
-            Command::Measure(benchmark) => until_asked_to_end(Box::pin(benchmark.run())).await,
-            Command::Measured(measured) => measured.run().await,
+            Command::Benchmark(benchmark) => run_until_signal(Box::pin(benchmark.run())).await,
+            Command::Helper(measured) => measured.run().await,
         }
     })
 }
 
-impl Measure {
+impl Benchmark {
     async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Poll(args) => poll::run(&args).await,
@@ -124,10 +130,10 @@ impl Measure {
     }
 }
 
-impl Measured {
+impl HelperProcess {
     async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Drive => fleet::drive::run().await,
+            Self::Drive => fleet::node_driver::run().await,
             Self::Echo(args) => echo::run(&args).await,
             Self::Serve { arguments } => {
                 let line = std::iter::once("evenkeeld".to_owned()).chain(arguments);
@@ -137,8 +143,8 @@ impl Measured {
     }
 }
 
-/// What a benchmark started ends with it, also when it is asked to end before it is done.
-async fn until_asked_to_end(
+/// Runs a benchmark until it ends or a signal arrives. Dropping it ends its helper processes.
+async fn run_until_signal(
     benchmark: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     let (mut interrupt, mut terminate) = (
@@ -150,7 +156,7 @@ async fn until_asked_to_end(
         _ = interrupt.recv() => SignalKind::interrupt(),
         _ = terminate.recv() => SignalKind::terminate(),
     };
-    // What a shell says of a program that a signal ended.
+    // The exit code of a program that a signal ended, as shells report it.
     let code = u8::try_from(128 + signal.as_raw_value())?;
     Ok(ExitCode::from(code))
 }

@@ -1,4 +1,4 @@
-//! Operating systems: a sync of many profiles, documents, files, and nodes that are told of a newer image.
+//! Operating systems: the sync of many profiles, documents, files, and the notification of nodes.
 
 mod documents;
 mod files;
@@ -11,55 +11,55 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::report::remark;
-use crate::station::Station;
+use crate::bench_harness::BenchHarness;
+use crate::report::print_status;
 
-/// How large all of it is.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Profiles that a project takes.
+pub struct OsArgs {
+    /// Number of profiles that the project selects.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=200))]
     profiles: u32,
-    /// Revisions of each of them.
+    /// Number of revisions per profile.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     revisions: u32,
-    /// Nodes that are told of a newer image; one fleet for each number.
+    /// Numbers of nodes that are notified of a newer image, one fleet each.
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000])]
     nodes: Vec<u32>,
-    /// The size of the image that is served, in MiB.
+    /// Size of the image, in MiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
     image_mib: u32,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// All that one run found.
+/// The report.
 #[derive(Debug, Serialize)]
-struct Report {
-    syncs: Vec<sync::Figures>,
-    documents: Vec<documents::Figures>,
-    followed: Vec<follow::Figures>,
-    files: Vec<files::Figures>,
+struct OsReport {
+    syncs: Vec<sync::SyncFigures>,
+    documents: Vec<documents::DocumentFigures>,
+    followed: Vec<follow::FollowFigures>,
+    files: Vec<files::FileFigures>,
 }
 
-/// Runs the benchmark. Fails if a sync is not good, or a node or a file does not become what it should.
-pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+/// Runs the benchmark. Fails if a sync does not succeed, or a node or a file is not as expected.
+pub async fn run(args: &OsArgs) -> anyhow::Result<ExitCode> {
     let documents = documents::measure()?;
-    remark("publishing");
-    let registry = registry::Published::new(args.profiles, args.revisions, args.image_mib);
-    let station = Station::start(&registry.settings()).await?;
-    remark("syncing");
-    let syncs = sync::measure(&station, &registry).await?;
-    let files = files::measure(&station, &registry).await?;
-    drop(station.stop().await);
+    print_status("publishing the profiles");
+    let registry = registry::PublishedRegistry::new(args.profiles, args.revisions, args.image_mib);
+    let harness = BenchHarness::start(&registry.settings()).await?;
+    print_status("syncing the profiles");
+    let syncs = sync::measure(&harness, &registry).await?;
+    let files = files::measure(&harness, &registry).await?;
+    drop(harness.stop().await);
     drop(registry);
     let mut followed = Vec::new();
     for nodes in &args.nodes {
-        remark(&format!("making {nodes} nodes"));
+        print_status(&format!("creating {nodes} nodes"));
         followed.push(follow::measure(*nodes).await?);
     }
-    let report = Report {
+    let report = OsReport {
         syncs,
         documents,
         followed,
@@ -69,7 +69,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Report {
+impl OsReport {
     fn print(&self, json: bool) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         if json {
@@ -101,13 +101,13 @@ impl Report {
         writeln!(
             out,
             "\n{:>12} {:>9} {:>10} {:>12}",
-            "nodes told", "s", "server ms", "postgres ms"
+            "nodes", "s", "server ms", "postgres ms"
         )?;
-        for told in &self.followed {
+        for figures in &self.followed {
             writeln!(
                 out,
                 "{:>12} {:>9.2} {:>10.0} {:>12.0}",
-                told.nodes, told.seconds, told.cpu_ms_server, told.cpu_ms_postgres
+                figures.nodes, figures.seconds, figures.cpu_ms_server, figures.cpu_ms_postgres
             )?;
         }
         writeln!(out, "\n{:>36} {:>9}", "file", "MiB/s")?;

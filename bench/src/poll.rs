@@ -1,4 +1,4 @@
-//! Polls without news, against the real server and a real Postgres, and a bare echo with the same messages beside it.
+//! Unchanged polls against the real server and Postgres, compared with a bare gRPC echo.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,36 +13,36 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_store::{Store, StoreOptions, projects};
 use tonic::Request;
 
-use crate::echo::{self, Answers};
-use crate::load::{self, Node, Shape};
+use crate::bench_harness::BenchHarness;
+use crate::echo::{self, EchoAnswers};
+use crate::load::{self, LoadShape, PollingNode};
 use crate::measure::Meter;
-use crate::report::{EchoFigures, Figures, Report};
+use crate::report::{EchoFigures, PollFigures, PollReport};
 use crate::seed;
-use crate::station::Station;
 
-/// How the polls are made.
+/// Options of the poll benchmark.
 #[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Registered hosts; one round for each number.
+pub struct PollArgs {
+    /// Numbers of registered hosts, one round each.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     hosts: Vec<usize>,
-    /// Connections over which the nodes poll.
+    /// Connections that the nodes share.
     #[arg(long, default_value_t = 16)]
     connections: usize,
-    /// Polls under way at once on each connection.
+    /// Concurrent polls per connection.
     #[arg(long, default_value_t = 1)]
     at_once: usize,
-    /// How long a round lasts.
-    #[arg(long = "for", default_value = "10s", value_parser = humantime::parse_duration)]
-    length: Duration,
-    /// Print one JSON object.
+    /// Duration of a round.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-impl Args {
-    const fn shape(&self, length: Duration) -> Shape {
-        Shape {
+impl PollArgs {
+    const fn load_shape(&self, length: Duration) -> LoadShape {
+        LoadShape {
             at_once: self.at_once,
             length,
         }
@@ -50,21 +50,21 @@ impl Args {
 }
 
 /// Runs the benchmark.
-pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: &PollArgs) -> anyhow::Result<ExitCode> {
     let mut rounds = Vec::new();
     let mut echo = None;
     for hosts in &args.hosts {
-        let (figures, beside) = round(args, *hosts).await?;
+        let (figures, echo_figures) = measure_round(args, *hosts).await?;
         rounds.push(figures);
-        echo = Some(beside);
+        echo = Some(echo_figures);
     }
     let last = rounds
         .last()
-        .context("give at least one number of hosts")?
+        .context("--hosts needs at least one number")?
         .clone();
-    let echo = echo.context("give at least one number of hosts")?;
+    let echo = echo.context("--hosts needs at least one number")?;
     let failed = rounds.iter().any(|round| round.errors > 0) || echo.errors > 0;
-    Report { last, rounds, echo }.print(args.json)?;
+    PollReport { last, rounds, echo }.print(args.json)?;
     Ok(if failed {
         ExitCode::FAILURE
     } else {
@@ -72,42 +72,45 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// One fleet: the server, and then the echo with the answer that the server gave.
-async fn round(args: &Args, hosts: usize) -> anyhow::Result<(Figures, EchoFigures)> {
-    ensure!(hosts > 0, "a fleet has at least one host");
-    let station = Station::start("").await?;
+/// Measures one fleet: first the server, then the echo with the answer of the server.
+async fn measure_round(
+    args: &PollArgs,
+    hosts: usize,
+) -> anyhow::Result<(PollFigures, EchoFigures)> {
+    ensure!(hosts > 0, "--hosts must be at least 1");
+    let harness = BenchHarness::start("").await?;
     let clock = SystemClock;
     let authority = Authority::new(
-        Keys::open(&station.data().join("keys"))?,
+        Keys::open(&harness.data_dir().join("keys"))?,
         evenkeel_auth::Settings::default(),
     );
-    let store = Store::connect(&station.database(), StoreOptions::default()).await?;
+    let store = Store::connect(&harness.database_url(), StoreOptions::default()).await?;
     let tx = store.fleet().await?;
     let (project, _) = projects::ensure_default(&tx, clock.now()).await?;
     drop(tx);
-    let nodes = seed::seed(&store, project.id, &authority, hosts, clock.now()).await?;
+    let nodes = seed::seed_nodes(&store, project.id, &authority, hosts, clock.now()).await?;
     let nodes = Arc::new(nodes);
     store.close().await;
 
-    let ca = station.authority()?;
-    let southbound = station.address("southbound")?;
-    let channels = load::connect(southbound, ca.certificate_pem(), args.connections).await?;
-    let answer = one_answer(&channels[0], &nodes[0]).await?;
-    // The first polls fill caches and prepare statements.
-    load::run(&channels, &nodes, args.shape(args.length / 4)).await;
-    let (server, postgres) = station.meters();
-    let outcome = load::run(&channels, &nodes, args.shape(args.length)).await;
-    let figures = Figures::of(hosts, args.connections, &outcome, &server, &postgres);
+    let ca = harness.authority()?;
+    let southbound = harness.address("southbound")?;
+    let channels = load::open_channels(southbound, ca.certificate_pem(), args.connections).await?;
+    let answer = poll_once(&channels[0], &nodes[0]).await?;
+    // Warm up: the first polls fill caches and prepare statements.
+    load::run(&channels, &nodes, args.load_shape(args.duration / 4)).await;
+    let (server, postgres) = harness.meters();
+    let outcome = load::run(&channels, &nodes, args.load_shape(args.duration)).await;
+    let figures = PollFigures::from_outcome(hosts, args.connections, &outcome, &server, &postgres);
     drop(channels);
-    let folder = station.stop().await;
+    let folder = harness.stop().await;
 
-    let echo = echo_round(args, folder.path(), &ca, &nodes, &answer).await?;
+    let echo = measure_echo(args, folder.path(), &ca, &nodes, &answer).await?;
     Ok((figures, echo))
 }
 
-async fn one_answer(
+async fn poll_once(
     channel: &tonic::transport::Channel,
-    node: &Node,
+    node: &PollingNode,
 ) -> anyhow::Result<PollResponse> {
     let mut request = Request::new(node.request.clone());
     request
@@ -118,27 +121,27 @@ async fn one_answer(
         .await?
         .into_inner();
     ensure!(
-        !answer.want_facts,
-        "the seeded facts are not those that the nodes say"
+        !answer.facts_required,
+        "the facts of a node differ from the seeded facts"
     );
     Ok(answer)
 }
 
-async fn echo_round(
-    args: &Args,
+async fn measure_echo(
+    args: &PollArgs,
     folder: &Path,
     ca: &CertificateAuthority,
-    nodes: &Arc<Vec<Node>>,
+    nodes: &Arc<Vec<PollingNode>>,
     answer: &PollResponse,
 ) -> anyhow::Result<EchoFigures> {
-    let answers = Answers {
+    let answers = EchoAnswers {
         own: answer.clone(),
-        ..Answers::default()
+        ..EchoAnswers::default()
     };
     let (echo, address) = echo::start(folder, 0, ca, &answers).await?;
-    let channels = load::connect(&address, ca.certificate_pem(), args.connections).await?;
-    load::run(&channels, nodes, args.shape(args.length / 4)).await;
+    let channels = load::open_channels(&address, ca.certificate_pem(), args.connections).await?;
+    load::run(&channels, nodes, args.load_shape(args.duration / 4)).await;
     let meter = Meter::start(vec![echo.pid()]);
-    let outcome = load::run(&channels, nodes, args.shape(args.length)).await;
-    Ok(EchoFigures::of(&outcome, &meter))
+    let outcome = load::run(&channels, nodes, args.load_shape(args.duration)).await;
+    Ok(EchoFigures::from_outcome(&outcome, &meter))
 }

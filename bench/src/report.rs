@@ -1,73 +1,73 @@
-//! Figures, for people and for programs.
+//! The report of the poll benchmark, and helpers for all reports.
 
 use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::load::Outcome;
+use crate::load::LoadOutcome;
 use crate::measure::{Meter, as_f64};
 
-/// The figures of one round.
+/// Figures of one round.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+pub struct PollFigures {
     /// Registered hosts.
     pub hosts: usize,
     /// Connections.
     pub connections: usize,
-    /// Polls answered a second.
+    /// Answered polls per second.
     pub polls_per_second: f64,
-    /// Half of the polls took no longer, in milliseconds.
+    /// Median of the latency, in milliseconds.
     pub p50_ms: f64,
-    /// 99 of 100 polls took no longer, in milliseconds.
+    /// 99th percentile of the latency, in milliseconds.
     pub p99_ms: f64,
-    /// Polls that failed.
+    /// Failed polls.
     pub errors: u64,
-    /// Processor time of the server for one poll, in microseconds.
+    /// Processor time of the server per poll, in microseconds.
     pub cpu_us_per_poll_server: f64,
-    /// Processor time of Postgres for one poll, in microseconds.
+    /// Processor time of Postgres per poll, in microseconds.
     pub cpu_us_per_poll_postgres: f64,
-    /// Memory of the server, in MiB.
+    /// Memory (PSS) of the server, in MiB.
     pub rss_mib_server: f64,
-    /// Memory of Postgres, in MiB.
+    /// Memory (PSS) of Postgres, in MiB.
     pub rss_mib_postgres: f64,
 }
 
-/// The same polls, answered by a bare echo.
+/// Figures of a bare echo with the same polls.
 #[derive(Clone, Debug, Serialize)]
 pub struct EchoFigures {
-    /// Polls answered a second.
+    /// Answered polls per second.
     pub polls_per_second: f64,
-    /// Half of the polls took no longer, in milliseconds.
+    /// Median of the latency, in milliseconds.
     pub p50_ms: f64,
-    /// 99 of 100 polls took no longer, in milliseconds.
+    /// 99th percentile of the latency, in milliseconds.
     pub p99_ms: f64,
-    /// Polls that failed.
+    /// Failed polls.
     pub errors: u64,
-    /// Processor time of the echo for one poll, in microseconds.
+    /// Processor time of the echo per poll, in microseconds.
     pub cpu_us_per_poll_server: f64,
-    /// Memory of the echo, in MiB.
+    /// Memory (PSS) of the echo, in MiB.
     pub rss_mib_server: f64,
 }
 
-/// All that one run found.
+/// The report of the poll benchmark.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// The figures of the largest fleet.
+pub struct PollReport {
+    /// Figures of the last fleet.
     #[serde(flatten)]
-    pub last: Figures,
-    /// The figures of every fleet, smallest first.
-    pub rounds: Vec<Figures>,
-    /// The bare echo, in the same run.
+    pub last: PollFigures,
+    /// Figures of every fleet, in the given order.
+    pub rounds: Vec<PollFigures>,
+    /// Figures of the bare echo, in the same run.
     pub echo: EchoFigures,
 }
 
-impl Figures {
-    /// The figures of a round.
-    pub fn of(
+impl PollFigures {
+    /// Calculates the figures of a round.
+    pub fn from_outcome(
         hosts: usize,
         connections: usize,
-        outcome: &Outcome,
+        outcome: &LoadOutcome,
         server: &Meter,
         postgres: &Meter,
     ) -> Self {
@@ -75,37 +75,34 @@ impl Figures {
         Self {
             hosts,
             connections,
-            polls_per_second: per_second(outcome),
+            polls_per_second: polls_per_second(outcome),
             p50_ms: millis(outcome.percentile(0.5)),
             p99_ms: millis(outcome.percentile(0.99)),
             errors: outcome.errors,
-            cpu_us_per_poll_server: each(server.spent(), polls),
-            cpu_us_per_poll_postgres: each(postgres.spent(), polls),
-            rss_mib_server: tidy(server.rss_mib()),
-            rss_mib_postgres: tidy(postgres.rss_mib()),
+            cpu_us_per_poll_server: micros_each(server.spent(), polls),
+            cpu_us_per_poll_postgres: micros_each(postgres.spent(), polls),
+            rss_mib_server: round_figure(server.pss_mib()),
+            rss_mib_postgres: round_figure(postgres.pss_mib()),
         }
     }
 }
 
 impl EchoFigures {
-    /// The figures of the echo.
-    pub fn of(outcome: &Outcome, echo: &Meter) -> Self {
+    /// Calculates the figures of the echo.
+    pub fn from_outcome(outcome: &LoadOutcome, echo: &Meter) -> Self {
         Self {
-            polls_per_second: per_second(outcome),
+            polls_per_second: polls_per_second(outcome),
             p50_ms: millis(outcome.percentile(0.5)),
             p99_ms: millis(outcome.percentile(0.99)),
             errors: outcome.errors,
-            cpu_us_per_poll_server: each(echo.spent(), outcome.latencies.len().max(1)),
-            rss_mib_server: tidy(echo.rss_mib()),
+            cpu_us_per_poll_server: micros_each(echo.spent(), outcome.latencies.len().max(1)),
+            rss_mib_server: round_figure(echo.pss_mib()),
         }
     }
 }
 
-impl Report {
-    /// Prints the report.
-    ///
-    /// # Errors
-    /// Standard output is gone.
+impl PollReport {
+    /// Prints the report to standard output.
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         if json {
@@ -158,28 +155,28 @@ impl Report {
     }
 }
 
-fn per_second(outcome: &Outcome) -> f64 {
-    tidy(as_f64(outcome.latencies.len() as u64) / outcome.elapsed.as_secs_f64().max(1e-9))
+fn polls_per_second(outcome: &LoadOutcome) -> f64 {
+    round_figure(as_f64(outcome.latencies.len() as u64) / outcome.elapsed.as_secs_f64().max(1e-9))
 }
 
-/// In milliseconds.
+/// Converts a duration to milliseconds, rounded to 3 decimal places.
 pub fn millis(length: Duration) -> f64 {
-    tidy(length.as_secs_f64() * 1e3)
+    round_figure(length.as_secs_f64() * 1e3)
 }
 
-/// What each of so many cost, in microseconds.
-pub fn each(spent: Duration, count: usize) -> f64 {
-    tidy(spent.as_secs_f64() * 1e6 / as_f64(count as u64))
+/// Processor time per item, in microseconds.
+pub fn micros_each(spent: Duration, count: usize) -> f64 {
+    round_figure(spent.as_secs_f64() * 1e6 / as_f64(count as u64))
 }
 
-/// Three places are more than the machine is worth.
-pub fn tidy(figure: f64) -> f64 {
+/// Rounds to 3 decimal places.
+pub fn round_figure(figure: f64) -> f64 {
     (figure * 1e3).round() / 1e3
 }
 
-/// The benchmark's own words go to standard error, so that `--json` stays alone on standard output.
-pub fn remark(text: &str) {
+/// Prints a status message to standard error: standard output is reserved for the report.
+pub fn print_status(text: &str) {
     let mut err = std::io::stderr().lock();
-    // There is nobody left to tell if this does not work.
+    // A message that cannot be printed is dropped.
     let _ = writeln!(err, "{text}");
 }

@@ -1,66 +1,66 @@
-//! A fleet in a database: hosts with an instance, a policy and a window to come, and nodes that said their facts. A large
-//! one is filled quickly, with copies.
+//! Seeds a database: hosts with an instance, a policy and a future window, and nodes whose facts
+//! are stored. Large fleets are filled with copies of one host.
 
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::Authority;
-use evenkeel_domain::assignment::{Limits, Scope};
-use evenkeel_domain::decide::Protocol;
+use evenkeel_domain::assignment::{Scope, UpdateLimits};
+use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::host::Registration;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::instance::{InstanceKind, NewInstance};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
-use evenkeel_domain::policy::{PolicySpec, Wish};
+use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::PollRequest;
-use evenkeel_store::testing::fill::{self, Filled, Size};
+use evenkeel_store::testing::fill::{self, ProjectSize, SeededProject};
 use evenkeel_store::{
     Store, StoreOptions, Tx, assignments, hosts, instances, nodes, os_profiles, policies, projects,
     schedules,
 };
 
-use crate::load::Node;
-use crate::station::Station;
+use crate::bench_harness::BenchHarness;
+use crate::load::PollingNode;
 
-/// How many hosts one transaction makes.
-const BATCH: usize = 500;
+/// Hosts that one transaction creates.
+const HOSTS_PER_TRANSACTION: usize = 500;
 
-/// Fills the project that the first start of the server made with copies of one host: whole, with hardware and runs, or as
-/// much of them as polls ask for.
-pub async fn filled(
-    station: &Station,
-    size: Size,
-    whole: bool,
-) -> anyhow::Result<(Store, TenantId, Filled)> {
+/// Fills the default project, which the server created at its first start, with copies of one host:
+/// complete with hardware and runs, or only with the data that polls need.
+pub async fn fill_project(
+    harness: &BenchHarness,
+    size: ProjectSize,
+    is_complete: bool,
+) -> anyhow::Result<(Store, TenantId, SeededProject)> {
     let options = StoreOptions {
         statement_timeout: Duration::from_mins(10),
         ..StoreOptions::default()
     };
-    let store = Store::connect(&station.database(), options).await?;
+    let store = Store::connect(&harness.database_url(), options).await?;
     let now = SystemClock.now();
     let tx = store.fleet().await?;
     let (project, _) = projects::ensure_default(&tx, now).await?;
     drop(tx);
-    let filled = if whole {
-        fill::project(&store, project.id, size, now).await?
+    let seeded = if is_complete {
+        fill::seed_project(&store, project.id, size, now).await?
     } else {
-        fill::nodes(&store, project.id, size, now).await?
+        fill::seed_nodes(&store, project.id, size, now).await?
     };
-    Ok((store, project.id, filled))
+    Ok((store, project.id, seeded))
 }
 
-/// Fills a project with hosts, and gives the nodes that poll for them.
-pub async fn seed(
+/// Creates hosts in a project, and returns nodes that poll for them.
+pub async fn seed_nodes(
     store: &Store,
     tenant: TenantId,
     authority: &Authority,
     count: usize,
     now: DateTime<Utc>,
-) -> anyhow::Result<Vec<Node>> {
+) -> anyhow::Result<Vec<PollingNode>> {
     let tx = store.tenant(tenant).await?;
     let release = OsRelease {
         id: "debian".into(),
@@ -68,18 +68,19 @@ pub async fn seed(
         pretty_name: "Debian GNU/Linux 12 (bookworm)".into(),
         codename: "bookworm".into(),
     };
-    let os = os_profiles::ensure(&tx, &OsSpec::of_release(&release, "amd64")?, now).await?;
-    let wish = Wish::target(None, "demo-hello=1.1\ndemo-app", &[], "")?;
-    let policy = policies::create(&tx, &PolicySpec::parse("bench", "", wish)?, now).await?;
+    let os =
+        os_profiles::find_or_create(&tx, &OsSpec::from_release(&release, "amd64")?, now).await?;
+    let desired = DesiredUpdate::parse_target(None, "demo-hello=1.1\ndemo-app", &[], "")?;
+    let policy = policies::create(&tx, &PolicySpec::parse("bench", "", desired)?, now).await?;
     tx.commit().await?;
 
     let digest = <sha2::Sha256 as sha2::Digest>::digest(b"facts").to_vec();
-    let mut made = Vec::with_capacity(count);
-    for first in (0..count).step_by(BATCH) {
+    let mut created = Vec::with_capacity(count);
+    for first in (0..count).step_by(HOSTS_PER_TRANSACTION) {
         let tx = store.tenant(tenant).await?;
-        for n in first..count.min(first + BATCH) {
+        for n in first..count.min(first + HOSTS_PER_TRANSACTION) {
             let new = NewInstance {
-                host: host(&tx, n, now).await?,
+                host: create_host(&tx, n, now).await?,
                 os: os.id,
                 name: Name::default(),
                 kind: InstanceKind::Metal,
@@ -90,25 +91,26 @@ pub async fn seed(
             };
             let instance = instances::create(&tx, &new, now).await?;
             let scope = Scope::Instance(instance.id);
-            assignments::set(&tx, scope, policy.id, Limits::default(), now).await?;
+            assignments::set(&tx, scope, policy.id, UpdateLimits::default(), now).await?;
             let mut state = nodes::lock(&tx, new.host).await?;
             state.provisioned = true;
-            state.protocol = Protocol::Own {
+            state.protocol = AgentProtocol::Own {
                 modules: vec!["packages".into()],
             };
             state.facts_digest.clone_from(&digest);
             nodes::save(&tx, &state).await?;
-            made.push(new.host);
+            created.push(new.host);
         }
         tx.commit().await?;
     }
     store.analyze().await?;
-    made.into_iter()
-        .map(|host| node(authority, tenant, host, &digest, now))
+    created
+        .into_iter()
+        .map(|host| polling_node(authority, tenant, host, &digest, now))
         .collect()
 }
 
-async fn host(tx: &Tx, n: usize, now: DateTime<Utc>) -> anyhow::Result<HostId> {
+async fn create_host(tx: &Tx, n: usize, now: DateTime<Utc>) -> anyhow::Result<HostId> {
     let uuid = format!("00000000-0000-4000-8000-{n:012x}");
     let registration = Registration::parse(&format!("edge-{n:06}"), &uuid, "", true)?;
     let id = hosts::register(tx, &registration, now).await?.id;
@@ -123,16 +125,16 @@ async fn host(tx: &Tx, n: usize, now: DateTime<Utc>) -> anyhow::Result<HostId> {
     Ok(id)
 }
 
-fn node(
+fn polling_node(
     authority: &Authority,
     tenant: TenantId,
     host: HostId,
     digest: &[u8],
     now: DateTime<Utc>,
-) -> anyhow::Result<Node> {
+) -> anyhow::Result<PollingNode> {
     let issued =
         authority.issue_node(tenant.uuid(), &host.to_string(), TimeDelta::days(90), now)?;
-    Ok(Node {
+    Ok(PollingNode {
         authorization: format!("Bearer {}", issued.token.reveal()).parse()?,
         request: PollRequest {
             facts_digest: digest.to_vec(),

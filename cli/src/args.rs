@@ -1,4 +1,4 @@
-//! The command line as a value.
+//! Definition of the command line (clap).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::commands::{
     account::AccountCommand, assignment::AssignmentCommand, completion::Completion,
     context::ContextCommand, custom_config::CustomConfigCommand, explain::Explain,
     host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
-    location::LocationCommand, login::Login, os::OsCommand, pause::Pause, pause::Resume,
+    location::LocationCommand, login::LoginCommand, os::OsCommand, pause::Pause, pause::Resume,
     policy::PolicyCommand, project::ProjectCommand, provider::ProviderCommand,
     region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
     update::UpdateCommand,
 };
-use crate::time::duration;
+use crate::time::parse_duration;
 
-/// Keeps a fleet of edge nodes up to date.
+/// Manage operating system updates of a fleet of edge nodes.
 #[derive(Debug, Parser)]
 #[command(
     name = "evenkeel",
@@ -25,27 +25,30 @@ use crate::time::duration;
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What holds for every command.
     #[command(flatten)]
-    pub globals: Globals,
-    /// What to do.
+    pub globals: GlobalOptions,
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What holds for every command.
+/// Options of all commands.
 #[derive(Clone, Debug, Args)]
-pub struct Globals {
-    /// How to show the answer.
-    #[arg(long, short, global = true, value_enum, default_value_t = Format::Table, help_heading = "Global options")]
-    pub output: Format,
-    /// Print only ids; of a new join token, only the token.
-    #[arg(long, short, global = true, help_heading = "Global options")]
-    pub quiet: bool,
-    /// The context to use instead of the current one.
+pub struct GlobalOptions {
+    /// Output format.
+    #[arg(long, short, global = true, value_enum, default_value_t = OutputFormat::Table, help_heading = "Global options")]
+    pub output: OutputFormat,
+    /// Print only IDs; for a new join token, print only the token.
+    #[arg(
+        long = "quiet",
+        short = 'q',
+        global = true,
+        help_heading = "Global options"
+    )]
+    pub ids_only: bool,
+    /// Context to use [default: current context].
     #[arg(long, global = true, help_heading = "Global options")]
     pub context: Option<String>,
-    /// The project to work in [default: that of the context, else `default`].
+    /// Project to work in [default: project of the context, else `default`].
     #[arg(
         long,
         short,
@@ -54,7 +57,7 @@ pub struct Globals {
         help_heading = "Global options"
     )]
     pub project: Option<String>,
-    /// The address of the server [default: that of the context, else port 8080 of this machine].
+    /// URL of the server [default: server of the context, else <http://127.0.0.1:8080>].
     #[arg(
         long,
         global = true,
@@ -63,8 +66,8 @@ pub struct Globals {
         help_heading = "Global options"
     )]
     pub server: Option<String>,
-    /// The only authority that may vouch for the server, as a PEM file [default: the system's]. For an identity provider
-    /// elsewhere always the system's count.
+    /// CA certificate (PEM file) to verify the server [default: system roots]. Other identity
+    /// providers are always verified with the system roots.
     #[arg(
         long,
         global = true,
@@ -73,89 +76,89 @@ pub struct Globals {
         help_heading = "Global options"
     )]
     pub ca: Option<PathBuf>,
-    /// How long to ask again while the server cannot be reached; only for what changes nothing.
-    #[arg(long, global = true, value_parser = duration, default_value = "5s", value_name = "SPAN", help_heading = "Global options")]
+    /// How long to retry read requests while the server is unavailable.
+    #[arg(long, global = true, value_parser = parse_duration, default_value = "5s", value_name = "DURATION", help_heading = "Global options")]
     pub retry_for: Duration,
 }
 
-/// How to show an answer.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
+pub enum OutputFormat {
+    /// Human-readable table.
     Table,
-    /// For programs.
+    /// JSON.
     Json,
-    /// For programs and people.
+    /// YAML.
     Yaml,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Servers and projects to work with.
+    /// Manage contexts: saved servers, projects and tokens.
     #[command(subcommand)]
     Context(ContextCommand),
-    /// Keep a token for a server.
-    Login(Login),
-    /// Projects: what belongs together and is seen by nobody else.
+    /// Log in to a server and save the token.
+    Login(LoginCommand),
+    /// Manage projects.
     #[command(subcommand)]
     Project(ProjectCommand),
-    /// Regions: areas that hold sites and other regions.
+    /// Manage regions: areas that contain sites and other regions.
     #[command(subcommand)]
     Region(RegionCommand),
-    /// Sites: places that hold hosts.
+    /// Manage sites: locations of hosts.
     #[command(subcommand)]
     Site(SiteCommand),
-    /// Locations: regions and sites by a part of their names.
+    /// Find regions and sites by name.
     #[command(subcommand)]
     Location(LocationCommand),
-    /// Hosts: the machines of the fleet.
+    /// Manage hosts: the machines of the fleet.
     #[command(subcommand)]
     Host(HostCommand),
-    /// Instances: what runs on hosts.
+    /// Manage instances: the operating systems installed on hosts.
     #[command(subcommand)]
     Instance(InstanceCommand),
-    /// The catalogue of operating systems.
+    /// Manage the catalog of operating systems.
     #[command(subcommand)]
     Os(OsCommand),
-    /// Providers: who brings machines.
+    /// Manage providers of bare-metal hosts.
     #[command(subcommand)]
     Provider(ProviderCommand),
-    /// Custom configurations: what cloud-init does at the first start of an instance.
+    /// Manage custom configurations for cloud-init.
     #[command(subcommand)]
     CustomConfig(CustomConfigCommand),
-    /// Local accounts: who may log in to instances, with which key.
+    /// Manage local accounts: SSH users of instances.
     #[command(subcommand)]
     Account(AccountCommand),
-    /// Update policies: what should run.
+    /// Manage update policies: the desired packages or image of nodes.
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Assignments: which policy applies to what, and how fast.
+    /// Manage assignments: which policy applies where, and its rollout limits.
     #[command(subcommand)]
     Assignment(AssignmentCommand),
-    /// Schedules: when nodes may be changed.
+    /// Manage schedules: when nodes may update.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Join tokens: leave for machines to join.
+    /// Manage join tokens, which let machines enrol.
     #[command(subcommand)]
     JoinToken(JoinTokenCommand),
-    /// Update runs: what happened.
+    /// Show and watch update runs.
     #[command(subcommand)]
     Run(RunCommand),
-    /// Say what a node should do now, why, and until when.
+    /// Explain what a node should do now, and why.
     Explain(Explain),
-    /// Update nodes outside of the plan.
+    /// Update nodes now, or skip their open windows.
     #[command(subcommand)]
     Update(UpdateCommand),
-    /// Let nothing new start in the project, at a site or for a policy.
+    /// Pause updates in the project, at a site or for a policy.
     ///
-    /// Updates that go on are not touched. `evenkeel resume` takes the pause back.
+    /// `evenkeel resume` ends the pause. Until then no new update starts. Updates that have begun
+    /// continue.
     Pause(Pause),
-    /// Take a pause back. Pauses of other scopes stay.
+    /// End a pause. Pauses of other scopes remain.
     ///
-    /// An assignment that stopped after failures stays stopped: `evenkeel assignment resume` lets it go on.
+    /// `evenkeel assignment resume` resumes an assignment that stopped after failures.
     Resume(Resume),
-    /// Print a completion script for a shell.
+    /// Print a shell completion script.
     Completion(Completion),
     /// Print the version.
     Version,

@@ -1,4 +1,4 @@
-//! Asks the server.
+//! HTTP client of the REST API.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,53 +14,52 @@ use tokio::time::Instant;
 
 use crate::Failure;
 use crate::contexts::Contexts;
-use crate::failure::Detail;
-use crate::login::{Fresh, Login};
+use crate::failure::ProblemDetail;
+use crate::login::{IssuedToken, Login};
 
-/// Where and as whom to ask.
+/// Server, project and credentials of a [`Client`].
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where the server is.
+    /// URL of the server.
     pub server: String,
-    /// The project that commands are about.
+    /// Project of the requests.
     pub project: String,
-    /// With what to log in.
+    /// Access token.
     pub token: Option<Secret>,
-    /// How to get the next token when that one is over.
+    /// How to renew the token when it expires.
     pub renewal: Option<Renewal>,
-    /// The only authority that may vouch for the server, as a PEM file.
+    /// CA certificate (PEM file) to verify the server; the system roots if missing.
     pub ca: Option<PathBuf>,
-    /// How long to ask again when nobody answers.
+    /// How long to retry read requests while the server is unavailable.
     pub retry_for: Duration,
 }
 
-/// A login that can be renewed, and the context that keeps it.
+/// A login that can renew the token, and the context that stores it.
 #[derive(Clone, Debug)]
 pub struct Renewal {
-    /// The login.
     pub login: Login,
-    /// The file of the contexts.
+    /// File of the contexts.
     pub contexts: PathBuf,
-    /// The name of the context.
+    /// Name of the context.
     pub context: String,
 }
 
 impl Renewal {
-    /// Keeps what the identity provider gave for the next command. Other commands change the file as well, so it is read
-    /// again.
-    fn keep(&self, fresh: &Fresh) -> Result<(), Failure> {
+    /// Stores a renewed token in the context. Reads the file again first, because other commands
+    /// may have changed it.
+    fn save_token(&self, issued: &IssuedToken) -> Result<(), Failure> {
         let mut contexts = Contexts::load(&self.contexts)?;
         let mut all = contexts.contexts.iter_mut();
         if let Some(context) = all.find(|context| context.name == self.context) {
-            context.token = Some(fresh.token.clone());
-            context.login.clone_from(&fresh.login);
+            context.token = Some(issued.token.clone());
+            context.login.clone_from(&issued.login);
             contexts.save(&self.contexts)?;
         }
         Ok(())
     }
 }
 
-/// Asks the server.
+/// Client of the REST API.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -69,43 +68,43 @@ pub struct Client {
     session: Mutex<Session>,
 }
 
-/// With what the server is asked now.
+/// Current credentials of the client.
 #[derive(Debug)]
 struct Session {
     token: Option<Secret>,
     renewal: Option<Renewal>,
-    /// Why the token could not be kept.
-    unkept: Option<Failure>,
+    /// Why the renewed token could not be saved.
+    save_error: Option<Failure>,
 }
 
 impl Client {
     pub fn new(mut target: Target) -> Result<Self, Failure> {
-        let base = parse_server(&target.server)?;
+        let base = parse_server_address(&target.server)?;
         let session = Session {
             token: target.token.take(),
             renewal: target.renewal.take(),
-            unkept: None,
+            save_error: None,
         };
         Ok(Self {
-            http: connection(&base, target.ca.as_deref())?,
+            http: build_client(&base, target.ca.as_deref())?,
             base,
             target,
             session: Mutex::new(session),
         })
     }
 
-    /// The project that commands are about.
+    /// Project of the requests.
     pub fn project(&self) -> &str {
         &self.target.project
     }
 
-    /// Reads something of the project.
+    /// Reads a resource of the project.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.get_url(self.in_project(path)?).await
     }
 
-    /// Reads something of the project as parameters say, such as `filter`.
-    pub async fn get_with<T: DeserializeOwned>(
+    /// Reads a resource of the project with query parameters, such as `filter`.
+    pub async fn get_with_params<T: DeserializeOwned>(
         &self,
         path: &str,
         params: &[(&'static str, String)],
@@ -117,12 +116,12 @@ impl Client {
         self.get_url(url).await
     }
 
-    /// Reads something that belongs to no project.
+    /// Reads a resource outside of projects.
     pub async fn get_global<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
         self.get_url(self.url(path)?).await
     }
 
-    /// Makes something in the project.
+    /// Creates a resource in the project.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -132,7 +131,7 @@ impl Client {
             .await
     }
 
-    /// Changes something of the project.
+    /// Changes a resource of the project.
     pub async fn patch<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -142,7 +141,7 @@ impl Client {
             .await
     }
 
-    /// Makes or changes something that belongs to no project.
+    /// Creates or changes a resource outside of projects.
     pub async fn put_global<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -151,7 +150,7 @@ impl Client {
         self.send(Method::PUT, self.url(path)?, Some(body)).await
     }
 
-    /// Puts something of the project in its place.
+    /// Replaces a resource of the project.
     pub async fn replace<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -161,13 +160,13 @@ impl Client {
             .await
     }
 
-    /// Does something to a thing of the project.
-    pub async fn put(&self, path: &str) -> Result<(), Failure> {
-        self.put_with(path, &[]).await
+    /// Calls an action of a resource of the project.
+    pub async fn put_empty(&self, path: &str) -> Result<(), Failure> {
+        self.put_with_params(path, &[]).await
     }
 
-    /// Does something to a thing of the project as parameters say.
-    pub async fn put_with(
+    /// Calls an action of a resource of the project with query parameters.
+    pub async fn put_with_params(
         &self,
         path: &str,
         params: &[(&'static str, String)],
@@ -181,7 +180,7 @@ impl Client {
             .map(drop)
     }
 
-    /// Deletes something of the project.
+    /// Deletes a resource of the project.
     pub async fn delete(&self, path: &str) -> Result<(), Failure> {
         let url = self.in_project(path)?;
         self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>)
@@ -189,7 +188,7 @@ impl Client {
             .map(drop)
     }
 
-    /// Deletes something that belongs to no project, as parameters say.
+    /// Deletes a resource outside of projects, with query parameters.
     pub async fn delete_global(
         &self,
         path: &[&str],
@@ -213,13 +212,13 @@ impl Client {
     fn url(&self, segments: &[&str]) -> Result<Url, Failure> {
         let mut url = self.base.clone();
         url.path_segments_mut()
-            .map_err(|()| bad_server(&self.target.server))?
+            .map_err(|()| invalid_server_address(&self.target.server))?
             .pop_if_empty()
             .extend(segments);
         Ok(url)
     }
 
-    /// Reading again does no harm, so it is tried again while nobody answers.
+    /// Retries while the server is unavailable: read requests are idempotent.
     async fn get_url<T: DeserializeOwned>(&self, url: Url) -> Result<T, Failure> {
         let deadline = Instant::now() + self.target.retry_for;
         let mut pauses = ExponentialBuilder::default()
@@ -229,34 +228,34 @@ impl Client {
             .without_max_times()
             .build();
         loop {
-            let answer = self.send(Method::GET, url.clone(), None::<&()>).await;
-            let may_pass = matches!(
-                answer,
+            let result = self.send(Method::GET, url.clone(), None::<&()>).await;
+            let is_transient = matches!(
+                result,
                 Err(Failure::Unreachable { .. } | Failure::Refused { status: 503, .. })
             );
             let pause = pauses.next().unwrap_or(Duration::from_secs(2));
-            if !may_pass || Instant::now() + pause > deadline {
-                return answer;
+            if !is_transient || Instant::now() + pause > deadline {
+                return result;
             }
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Sends a request. If the token is over and there is a way to a new one, it is sent again with that: a request that
-    /// was not authorised has done nothing.
+    /// Sends a request. If the token has expired and can be renewed, sends it again with the new
+    /// token: an unauthorised request has no effect.
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         url: Url,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
-        let answer = self.send_once(method.clone(), url.clone(), body).await;
-        let is_over = matches!(answer, Err(Failure::Refused { status: 401, .. }));
-        // Rarely done, so it need not make every other request larger.
-        if is_over && Box::pin(self.renew()).await? {
+        let result = self.send_once(method.clone(), url.clone(), body).await;
+        let has_expired = matches!(result, Err(Failure::Refused { status: 401, .. }));
+        // Boxed because it is rare and would enlarge the future of every request.
+        if has_expired && Box::pin(self.renew_token()).await? {
             return self.send_once(method, url, body).await;
         }
-        answer
+        result
     }
 
     async fn send_once<T: DeserializeOwned>(
@@ -265,13 +264,13 @@ impl Client {
         url: Url,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
-        let mut request = self.authorised(self.http.request(method, url));
+        let mut request = self.with_token(self.http.request(method, url));
         if let Some(body) = body {
             request = request.json(body);
         }
         let unreachable = |source: reqwest::Error| Failure::Unreachable {
             server: self.target.server.clone(),
-            // The address is in the message already.
+            // The message already contains the URL.
             source: source.without_url(),
         };
         let response = request.send().await.map_err(unreachable)?;
@@ -279,103 +278,104 @@ impl Client {
         let bytes = response.bytes().await.map_err(unreachable)?;
         if (200..300).contains(&status) {
             let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-            return serde_json::from_slice(bytes).map_err(|source| self.unreadable(source));
+            return serde_json::from_slice(bytes)
+                .map_err(|source| self.unreadable_response(source));
         }
-        Err(self.refused(status, &bytes))
+        Err(self.error_response(status, &bytes))
     }
 
-    /// Gets the next token, if there is a way to it. Returns whether there is a new one now.
-    async fn renew(&self) -> Result<bool, Failure> {
+    /// Renews the token, if possible. Returns whether there is a new one.
+    async fn renew_token(&self) -> Result<bool, Failure> {
         let Some(renewal) = self.session().renewal.clone() else {
             return Ok(false);
         };
-        let fresh = match self.next_token(&renewal.login).await {
-            Ok(fresh) => fresh,
-            // Then the person has to log in again, as what the server said tells.
+        let issued = match self.request_next_token(&renewal.login).await {
+            Ok(issued) => issued,
+            // The refresh token is no longer valid. The caller reports the 401 of the server.
             Err(Failure::Usage { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
-        // The token is as good for this command if the next one has to get its own.
-        let unkept = renewal.keep(&fresh).err();
-        let login = fresh.login;
+        // The new token is valid for this command even if it cannot be saved for the next one.
+        let save_error = renewal.save_token(&issued).err();
+        let login = issued.login;
         *self.session() = Session {
-            token: Some(fresh.token),
+            token: Some(issued.token),
             renewal: login.map(|login| Renewal { login, ..renewal }),
-            unkept,
+            save_error,
         };
         Ok(true)
     }
 
-    /// Gets the next token where somebody logged in.
-    async fn next_token(&self, login: &Login) -> Result<Fresh, Failure> {
-        let http = realm_connection(&login.realm, &self.base, self.target.ca.as_deref())?;
+    /// Requests a new token from the identity provider of the login.
+    async fn request_next_token(&self, login: &Login) -> Result<IssuedToken, Failure> {
+        let http = build_realm_client(&login.realm, &self.base, self.target.ca.as_deref())?;
         login.renew(&http).await
     }
 
-    /// Why the token that was got meanwhile is not kept for the next command, once.
-    pub fn unkept(&self) -> Option<Failure> {
-        self.session().unkept.take()
+    /// Returns once why the renewed token could not be saved.
+    pub fn take_save_error(&self) -> Option<Failure> {
+        self.session().save_error.take()
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn authorised(&self, request: RequestBuilder) -> RequestBuilder {
+    fn with_token(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.session().token {
             Some(token) => request.bearer_auth(token.reveal()),
             None => request,
         }
     }
 
-    /// Says that an answer cannot be read.
-    pub fn unreadable(&self, source: serde_json::Error) -> Failure {
+    /// Error for a response that cannot be parsed.
+    pub fn unreadable_response(&self, source: serde_json::Error) -> Failure {
         Failure::Unreadable {
             server: self.target.server.clone(),
             source,
         }
     }
 
-    fn refused(&self, status: u16, body: &[u8]) -> Failure {
+    fn error_response(&self, status: u16, body: &[u8]) -> Failure {
         let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
         let message = if problem.message.is_empty() {
             let text = String::from_utf8_lossy(body);
             let line = text.lines().next().unwrap_or_default();
-            format!("the server answered with status {status}: {line}")
+            format!("the server responded with HTTP status {status}: {line}")
         } else {
             problem.message
         };
-        let detail = Detail {
+        let detail = ProblemDetail {
             position: problem.position,
             hint: problem.hint,
         };
-        let is_known = detail.position.is_some() || detail.hint.is_some();
+        let has_detail = detail.position.is_some() || detail.hint.is_some();
         Failure::Refused {
             status,
             code: problem.code,
             message,
             field: problem.field,
-            detail: is_known.then(|| Box::new(detail)),
+            detail: has_detail.then(|| Box::new(detail)),
             server: self.target.server.clone(),
         }
     }
 }
 
-/// Sets up the connection to the realm of an identity provider. The authority that was given for a server vouches for the
-/// realm only if the server itself serves it.
-pub fn realm_connection(
+/// Builds an HTTP client for the realm of an identity provider. The CA of the server applies only
+/// if the server itself hosts the realm.
+pub fn build_realm_client(
     realm: &str,
     server: &Url,
     ca: Option<&Path>,
 ) -> Result<reqwest::Client, Failure> {
-    let realm = parse_server(realm)?;
-    let is_own = realm.origin() == server.origin();
-    connection(&realm, ca.filter(|_| is_own))
+    let realm = parse_server_address(realm)?;
+    let is_same_origin = realm.origin() == server.origin();
+    build_client(&realm, ca.filter(|_| is_same_origin))
 }
 
-/// Sets up the connection to an address.
-fn connection(base: &Url, ca: Option<&Path>) -> Result<reqwest::Client, Failure> {
-    // An error means that the program has chosen one already, which is as good.
+/// Builds an HTTP client for a URL.
+fn build_client(base: &Url, ca: Option<&Path>) -> Result<reqwest::Client, Failure> {
+    // Fails only if a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
@@ -391,20 +391,20 @@ fn connection(base: &Url, ca: Option<&Path>) -> Result<reqwest::Client, Failure>
     builder.build().map_err(Failure::Setup)
 }
 
-fn bad_server(text: &str) -> Failure {
+fn invalid_server_address(text: &str) -> Failure {
     Failure::usage_with(
-        format!("`{text}` is not the address of a server"),
-        "an address looks like http://127.0.0.1:8080 or https://updates.example.org",
+        format!("`{text}` is not a server address"),
+        "use an address such as http://127.0.0.1:8080 or https://updates.example.org",
     )
 }
 
-/// Reads the address of a server.
-pub fn parse_server(text: &str) -> Result<Url, Failure> {
-    let url = Url::parse(text).map_err(|_| bad_server(text))?;
+/// Parses the URL of a server.
+pub fn parse_server_address(text: &str) -> Result<Url, Failure> {
+    let url = Url::parse(text).map_err(|_| invalid_server_address(text))?;
     if matches!(url.scheme(), "http" | "https") && url.has_host() {
         Ok(url)
     } else {
-        Err(bad_server(text))
+        Err(invalid_server_address(text))
     }
 }
 
@@ -424,7 +424,7 @@ fn read_ca(path: &Path) -> Result<Vec<Certificate>, Failure> {
     })?;
     Certificate::from_pem_bundle(&pem).map_err(|source| Failure::Content {
         path: path.to_owned(),
-        expected: "a file of certificates",
+        expected: "a PEM file with certificates",
         source: Box::new(source),
     })
 }
@@ -433,35 +433,35 @@ fn read_ca(path: &Path) -> Result<Vec<Certificate>, Failure> {
 mod tests {
     use super::*;
 
-    const OWN: &str = "https://updates.example.org/realms/master";
+    const OWN_REALM: &str = "https://updates.example.org/realms/master";
 
-    fn server(text: &str) -> Url {
-        parse_server(text).expect("an address")
+    fn server_url(text: &str) -> Url {
+        parse_server_address(text).expect("an address")
     }
 
     #[test]
-    fn the_authority_of_a_server_vouches_for_its_own_realm_alone() {
-        let server = server("https://updates.example.org:443");
+    fn the_ca_of_a_server_applies_only_to_its_own_realm() {
+        let server = server_url("https://updates.example.org:443");
         let ca = Some(Path::new("/does/not/exist.pem"));
-        for elsewhere in [
+        for other_realm in [
             "https://keycloak.example.org/realms/master",
             "https://updates.example.org:8443/realms/master",
         ] {
-            let http = realm_connection(elsewhere, &server, ca);
-            assert!(http.is_ok(), "the file is not even read: {http:?}");
+            let http = build_realm_client(other_realm, &server, ca);
+            assert!(http.is_ok(), "the CA file is not read: {http:?}");
         }
-        let http = realm_connection(OWN, &server, ca);
+        let http = build_realm_client(OWN_REALM, &server, ca);
         assert!(matches!(http, Err(Failure::File { .. })), "{http:?}");
     }
 
     #[test]
-    fn the_address_of_the_realm_says_whether_there_may_be_a_proxy() {
+    fn the_proxy_is_chosen_by_the_address_of_the_realm() {
         let may_have_proxy = |realm: &str, at: &str| {
-            let http = realm_connection(realm, &server(at), None).expect("a connection");
+            let http = build_realm_client(realm, &server_url(at), None).expect("a connection");
             format!("{http:?}").contains("proxies")
         };
-        let here = "http://127.0.0.1:8080/realms/master";
-        assert!(may_have_proxy(OWN, "http://127.0.0.1:8080"));
-        assert!(!may_have_proxy(here, "https://updates.example.org"));
+        let local_realm = "http://127.0.0.1:8080/realms/master";
+        assert!(may_have_proxy(OWN_REALM, "http://127.0.0.1:8080"));
+        assert!(!may_have_proxy(local_realm, "https://updates.example.org"));
     }
 }

@@ -1,4 +1,4 @@
-//! One file per noun of the command line.
+//! The commands, one module per noun.
 
 pub mod account;
 pub mod assignment;
@@ -29,64 +29,64 @@ use std::path::Path;
 use evenkeel_kit::chain;
 use serde::de::DeserializeOwned;
 
-use crate::args::{Cli, Command, Globals};
+use crate::args::{Cli, Command, GlobalOptions};
 use crate::client::{Client, Renewal, Target};
 use crate::contexts::Contexts;
-use crate::view::{Printer, harmless};
-use crate::{Ending, Failure, World};
+use crate::output::{Printer, sanitize_text};
+use crate::{Ending, Failure, System};
 use os::OsCommand;
 
-/// Where the server is if nobody says otherwise: `evenkeeld` listens there by default.
+/// Default URL of the server: the default listener of `evenkeeld`.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
-/// The project that the first start of a server makes.
+/// Project that a server creates at its first start.
 const DEFAULT_PROJECT: &str = "default";
 
 impl Cli {
     /// Runs the command.
     ///
     /// # Errors
-    /// It could not be run to its end; [`Failure::hint`] says what to do.
-    pub async fn run(self, world: &mut World<'_>) -> Result<Ending, Failure> {
+    /// The command failed; [`Failure::hint`] says what to do.
+    pub async fn run(self, system: &mut System<'_>) -> Result<Ending, Failure> {
         let globals = &self.globals;
         match self.command {
-            Command::Context(command) => command.run(globals, world)?,
-            Command::Login(login) => login.run(globals, world).await?,
-            Command::Completion(completion) => completion.run(world)?,
-            Command::Os(OsCommand::Moving(moving)) => {
-                let printer = &mut Printer::new(world, globals.output, globals.quiet);
+            Command::Context(command) => command.run(globals, system)?,
+            Command::Login(login) => login.run(globals, system).await?,
+            Command::Completion(completion) => completion.run(system)?,
+            Command::Os(OsCommand::Transfer(moving)) => {
+                let printer = &mut Printer::new(system, globals.output, globals.ids_only);
                 return moving.run(printer).await;
             }
-            Command::Version => writeln!(world.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
-            other => return ask(other, globals, world).await,
+            Command::Version => writeln!(system.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
+            other => return run_with_server(other, globals, system).await,
         }
         Ok(Ending::Done)
     }
 }
 
-/// Runs a command that asks the server, and says what the next one will miss.
-async fn ask(
+/// Runs a command that needs a server. Prints a note if a renewed token could not be saved.
+async fn run_with_server(
     command: Command,
-    globals: &Globals,
-    world: &mut World<'_>,
+    globals: &GlobalOptions,
+    system: &mut System<'_>,
 ) -> Result<Ending, Failure> {
-    let client = Client::new(target(globals, world)?)?;
-    let ending = Box::pin(answer(command, &client, globals, world)).await;
-    if let Some(failure) = client.unkept() {
-        let why = harmless(&chain(&failure).to_string());
-        // How the command ended counts, also if nobody can be told this.
-        let _ = writeln!(world.notes, "note: the new token is not kept: {why}");
+    let client = Client::new(client_target(globals, system)?)?;
+    let ending = Box::pin(dispatch(command, &client, globals, system)).await;
+    if let Some(failure) = client.take_save_error() {
+        let why = sanitize_text(&chain(&failure).to_string());
+        // The result of the command counts, even if this note cannot be written.
+        let _ = writeln!(system.notes, "note: cannot save the new token: {why}");
     }
     ending
 }
 
-async fn answer(
+async fn dispatch(
     command: Command,
     client: &Client,
-    globals: &Globals,
-    world: &mut World<'_>,
+    globals: &GlobalOptions,
+    system: &mut System<'_>,
 ) -> Result<Ending, Failure> {
-    let now = world.clock.now();
-    let printer = &mut Printer::new(world, globals.output, globals.quiet);
+    let now = system.clock.now();
+    let printer = &mut Printer::new(system, globals.output, globals.ids_only);
     match command {
         Command::Project(command) => command.run(client, printer).await?,
         Command::Region(command) => command.run(client, printer).await?,
@@ -108,27 +108,27 @@ async fn answer(
         Command::Update(command) => command.run(client, printer).await?,
         Command::Explain(explain) => explain.run(client, printer).await?,
         Command::Context(_) | Command::Login(_) | Command::Completion(_) | Command::Version => {
-            unreachable!("these ask nobody")
+            unreachable!("these commands need no server")
         }
     }
     Ok(Ending::Done)
 }
 
-/// Where and as whom to ask: the command line and the environment go before the context.
-fn target(globals: &Globals, world: &World<'_>) -> Result<Target, Failure> {
-    let contexts = Contexts::load(&world.environment.contexts)?;
-    let context = contexts.chosen(globals.context.as_deref())?;
+/// Server and credentials: the command line and the environment override the context.
+fn client_target(globals: &GlobalOptions, system: &System<'_>) -> Result<Target, Failure> {
+    let contexts = Contexts::load(&system.environment.contexts)?;
+    let context = contexts.select(globals.context.as_deref())?;
     let server = globals.server.as_deref();
-    // A token is for the server that it was stored for, and for no other.
-    let same = context.filter(|context| server.is_none_or(|server| server == context.server));
-    let renewal = same.and_then(|context| {
+    // A token is only sent to the server that it was stored for.
+    let stored = context.filter(|context| server.is_none_or(|server| server == context.server));
+    let renewal = stored.and_then(|context| {
         Some(Renewal {
             login: context.login.clone()?,
-            contexts: world.environment.contexts.clone(),
+            contexts: system.environment.contexts.clone(),
             context: context.name.clone(),
         })
     });
-    let given = world.environment.token.clone();
+    let env_token = system.environment.token.clone();
     Ok(Target {
         server: server
             .or(context.map(|context| context.server.as_str()))
@@ -139,18 +139,18 @@ fn target(globals: &Globals, world: &World<'_>) -> Result<Target, Failure> {
             .clone()
             .or_else(|| context.and_then(|context| context.project.clone()))
             .unwrap_or_else(|| DEFAULT_PROJECT.to_owned()),
-        // A token that was given is not renewed.
-        renewal: renewal.filter(|_| given.is_none()),
-        token: given.or_else(|| same.and_then(|context| context.token.clone())),
+        // A token from the environment is not renewed.
+        renewal: renewal.filter(|_| env_token.is_none()),
+        token: env_token.or_else(|| stored.and_then(|context| context.token.clone())),
         ca: globals
             .ca
             .clone()
-            .or_else(|| same.and_then(|context| context.ca.clone())),
+            .or_else(|| stored.and_then(|context| context.ca.clone())),
         retry_for: globals.retry_for,
     })
 }
 
-/// Reads a YAML file that a person wrote.
+/// Reads a YAML file.
 fn read_yaml<T: DeserializeOwned>(path: &Path, expected: &'static str) -> Result<T, Failure> {
     let text = std::fs::read_to_string(path).map_err(|source| Failure::File {
         path: path.to_owned(),

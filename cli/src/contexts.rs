@@ -1,4 +1,4 @@
-//! Contexts: which server, which project, with which token. One file, readable by its owner alone.
+//! Contexts: saved servers, projects and tokens, in one file that only its owner can read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,38 +12,38 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::Failure;
 use crate::login::Login;
 
-/// All contexts.
+/// File of the contexts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Contexts {
-    /// The name of the one that holds unless another is asked for.
+    /// Name of the current context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
-    /// Ordered as they were added.
+    /// The contexts in the order of their creation.
     #[serde(default)]
     pub contexts: Vec<Context>,
 }
 
-/// Which server, which project, with which token.
+/// A server with a project and a token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Context {
-    /// What it is called here.
+    /// Name of the context.
     pub name: String,
-    /// Where the server is.
+    /// URL of the server.
     pub server: String,
-    /// The project that commands are about.
+    /// Default project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// The only authority that may vouch for the server, as a PEM file.
+    /// CA certificate (PEM file) to verify the server; the system roots if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// With what to log in.
+    /// Access token.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         serialize_with = "reveal"
     )]
     pub token: Option<Secret>,
-    /// How the token was got, if somebody logged in by name.
+    /// How to renew the token, after a login with a password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<Login>,
 }
@@ -54,7 +54,7 @@ fn reveal<S: Serializer>(token: &Option<Secret>, serializer: S) -> Result<S::Ok,
 }
 
 impl Contexts {
-    /// Reads the file; a file that is not there has no contexts.
+    /// Reads the file. A missing file has no contexts.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -71,58 +71,59 @@ impl Contexts {
         })
     }
 
-    /// Writes the file whole, for its owner alone.
+    /// Writes the file atomically, readable only by its owner.
     pub fn save(&self, path: &Path) -> Result<(), Failure> {
-        let text = serde_saphyr::to_string(self).map_err(|error| Failure::Form(Box::new(error)))?;
-        replace(path, &text).map_err(|source| Failure::File {
+        let text = serde_saphyr::to_string(self)
+            .map_err(|error| Failure::Serialization(Box::new(error)))?;
+        write_atomically(path, &text).map_err(|source| Failure::File {
             path: path.to_owned(),
             source,
         })
     }
 
-    /// The context with this name.
+    /// Finds the context with this name.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<&Context> {
+    pub fn find_by_name(&self, name: &str) -> Option<&Context> {
         self.contexts.iter().find(|context| context.name == name)
     }
 
-    /// The first context of this server.
+    /// Finds the first context of this server.
     #[must_use]
-    pub fn of_server(&self, server: &str) -> Option<&Context> {
+    pub fn find_by_server(&self, server: &str) -> Option<&Context> {
         self.contexts
             .iter()
             .find(|context| context.server == server)
     }
 
-    /// The context to use: the one that was asked for, else the current one.
-    pub fn chosen(&self, wanted: Option<&str>) -> Result<Option<&Context>, Failure> {
-        let Some(name) = wanted.or(self.current.as_deref()) else {
+    /// Returns the requested context, else the current one.
+    pub fn select(&self, requested: Option<&str>) -> Result<Option<&Context>, Failure> {
+        let Some(name) = requested.or(self.current.as_deref()) else {
             return Ok(None);
         };
-        match self.named(name) {
+        match self.find_by_name(name) {
             Some(context) => Ok(Some(context)),
-            None => Err(self.unknown(name)),
+            None => Err(self.unknown_context_error(name)),
         }
     }
 
-    /// Says that there is no such context.
+    /// Error for an unknown context.
     #[must_use]
-    pub fn unknown(&self, name: &str) -> Failure {
+    pub fn unknown_context_error(&self, name: &str) -> Failure {
         let names: Vec<_> = self
             .contexts
             .iter()
             .map(|context| context.name.as_str())
             .collect();
         let hint = if names.is_empty() {
-            "there is none yet; `evenkeel context add NAME --server URL` makes one".to_owned()
+            "there are no contexts; `evenkeel context add NAME --server URL` creates one".to_owned()
         } else {
-            format!("there are: {}", names.join(", "))
+            format!("known contexts: {}", names.join(", "))
         };
         Failure::usage_with(format!("there is no context `{name}`"), hint)
     }
 
-    /// Adds a context, or puts it in the place of the one with its name. The first one becomes the current one.
-    pub fn put(&mut self, context: Context) {
+    /// Adds or replaces a context. The first one becomes the current one.
+    pub fn upsert(&mut self, context: Context) {
         self.current.get_or_insert_with(|| context.name.clone());
         match self
             .contexts
@@ -135,18 +136,18 @@ impl Contexts {
     }
 }
 
-/// A path that means the same file wherever the command is run later.
-pub fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+/// Makes a path absolute, so that it is valid in every working directory.
+pub fn absolute_path(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = path else { return Ok(None) };
-    let whole = std::path::absolute(path).map_err(|source| Failure::File {
+    let absolute = std::path::absolute(path).map_err(|source| Failure::File {
         path: path.to_owned(),
         source,
     })?;
-    Ok(Some(whole))
+    Ok(Some(absolute))
 }
 
-/// Writes beside and renames, so that a reader sees the old file or the new one.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Writes a temporary file and renames it, so that readers see either the old or the new content.
+fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -156,32 +157,32 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
             .mode(0o700)
             .create(folder)?;
     }
-    let (mut file, beside) = create_beside(path)?;
+    let (mut file, temp_path) = create_temp_file(path)?;
     let replaced = file
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| fs::rename(&temp_path, path));
     if replaced.is_err() {
-        // It holds tokens. If it cannot be removed, the first error still says more.
-        let _ = fs::remove_file(&beside);
+        // The file contains tokens. If it cannot be removed, the first error still matters more.
+        let _ = fs::remove_file(&temp_path);
     }
     replaced
 }
 
-/// Makes a file beside this one that is nobody else's: many commands may renew their token at once.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
+/// Creates a new temporary file next to `path`: several commands may renew their tokens at once.
+fn create_temp_file(path: &Path) -> io::Result<(File, PathBuf)> {
+    static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
     loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let beside = path.with_extension(format!("{}-{number}.new", std::process::id()));
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let temp_path = path.with_extension(format!("{}-{number}.new", std::process::id()));
         let created = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&beside);
+            .open(&temp_path);
         match created {
-            Ok(file) => return Ok((file, beside)),
-            // It belongs to a process with the same number: one that was killed, or one in another container.
+            Ok(file) => return Ok((file, temp_path)),
+            // It belongs to a process with the same ID: a killed one, or one in another container.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
@@ -194,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    fn context(name: &str) -> Context {
+    fn sample_context(name: &str) -> Context {
         Context {
             name: name.to_owned(),
             server: "http://127.0.0.1:8080".to_owned(),
@@ -215,8 +216,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("new/contexts.yaml");
         let mut contexts = Contexts::default();
-        contexts.put(context("first"));
-        contexts.put(context("second"));
+        contexts.upsert(sample_context("first"));
+        contexts.upsert(sample_context("second"));
         contexts.save(&path).expect("written");
         contexts.save(&path).expect("written again");
 
@@ -231,7 +232,7 @@ mod tests {
         assert!(!format!("{back:?}").contains("def"), "{back:?}");
     }
 
-    fn names_in(folder: &Path) -> Vec<String> {
+    fn file_names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).expect("a folder");
         entries
             .map(|entry| entry.expect("an entry").file_name())
@@ -246,13 +247,13 @@ mod tests {
         let save = |many: usize| {
             let mut contexts = Contexts::default();
             for number in 0..many {
-                contexts.put(context(&format!("{many}/{number}")));
+                contexts.upsert(sample_context(&format!("{many}/{number}")));
             }
             for _ in 0..20 {
                 contexts.save(&path).expect("written");
                 let read = Contexts::load(&path).expect("readable");
-                let whole = format!("{}/0", read.contexts.len());
-                assert_eq!(read.current, Some(whole));
+                let first = format!("{}/0", read.contexts.len());
+                assert_eq!(read.current, Some(first));
             }
         };
         std::thread::scope(|scope| {
@@ -260,26 +261,26 @@ mod tests {
                 scope.spawn(move || save(many));
             }
         });
-        assert_eq!(names_in(folder.path()), ["contexts.yaml"]);
+        assert_eq!(file_names(folder.path()), ["contexts.yaml"]);
     }
 
     #[test]
-    fn what_cannot_be_saved_leaves_nothing_behind() {
+    fn a_failed_save_removes_its_temporary_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("contexts.yaml");
         fs::create_dir(&path).expect("made");
         let saved = Contexts::default().save(&path);
         assert!(matches!(saved, Err(Failure::File { .. })), "{saved:?}");
-        assert_eq!(names_in(folder.path()), ["contexts.yaml"]);
+        assert_eq!(file_names(folder.path()), ["contexts.yaml"]);
     }
 
     #[test]
-    fn a_file_that_was_left_behind_is_in_nobodys_way() {
+    fn stale_temporary_files_do_not_block_a_save() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("contexts.yaml");
-        let left = |number: u32| format!("{}-{number}.new", std::process::id());
+        let temp_extension = |number: u32| format!("{}-{number}.new", std::process::id());
         for number in 0..1_000 {
-            fs::write(path.with_extension(left(number)), "").expect("written");
+            fs::write(path.with_extension(temp_extension(number)), "").expect("written");
         }
         Contexts::default().save(&path).expect("written");
         Contexts::load(&path).expect("readable");
@@ -288,10 +289,10 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_has_no_contexts() {
         let folder = tempfile::tempdir().expect("a folder");
-        let contexts = Contexts::load(&folder.path().join("none")).expect("nothing is fine");
+        let contexts = Contexts::load(&folder.path().join("none")).expect("no contexts");
         assert!(contexts.contexts.is_empty());
-        assert!(contexts.chosen(Some("x")).is_err());
-        assert!(contexts.chosen(None).expect("none").is_none());
+        assert!(contexts.select(Some("x")).is_err());
+        assert!(contexts.select(None).expect("none").is_none());
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Degrees as people give and read them: decimal, without a rounding error.
+//! Decimal degrees without rounding errors.
 
 use std::fmt;
 
-/// Digits behind the point that are kept: a hundredth of a metre.
+/// Stored digits after the decimal point; 7 digits are about a centimetre.
 const DIGITS: usize = 7;
 
 /// Degrees times 10,000,000.
@@ -10,12 +10,12 @@ const DIGITS: usize = 7;
 pub struct Degrees(i32);
 
 impl Degrees {
-    /// Reads degrees north.
+    /// Parses a latitude.
     pub fn latitude(text: &str) -> Result<Self, String> {
         Self::parse(text, 90)
     }
 
-    /// Reads degrees east.
+    /// Parses a longitude.
     pub fn longitude(text: &str) -> Result<Self, String> {
         Self::parse(text, 180)
     }
@@ -23,13 +23,13 @@ impl Degrees {
     fn parse(text: &str, most: i32) -> Result<Self, String> {
         let wrong = || format!("give degrees between -{most} and {most}, such as `13.405`");
         let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-        let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+        let (integer, part) = digits.split_once('.').unwrap_or((digits, ""));
         let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || !all_digits(whole) || !all_digits(part) {
+        if integer.is_empty() || !all_digits(integer) || !all_digits(part) {
             return Err(wrong());
         }
-        let kept = &part[..part.len().min(DIGITS)];
-        let number: i32 = format!("{whole}{kept:0<DIGITS$}")
+        let fraction = &part[..part.len().min(DIGITS)];
+        let number: i32 = format!("{integer}{fraction:0<DIGITS$}")
             .parse()
             .map_err(|_| wrong())?;
         if number > most * 10_i32.pow(7) {
@@ -42,13 +42,13 @@ impl Degrees {
         }))
     }
 
-    /// As the server has it.
-    pub const fn from_the_wire(value: i32) -> Self {
+    /// Converts from the integer of the REST API.
+    pub const fn from_api(value: i32) -> Self {
         Self(value)
     }
 
-    /// As the server wants it.
-    pub const fn on_the_wire(self) -> i32 {
+    /// Converts to the integer of the REST API.
+    pub const fn to_api(self) -> i32 {
         self.0
     }
 }
@@ -56,9 +56,9 @@ impl Degrees {
 impl fmt::Display for Degrees {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let one = 10_u32.pow(7);
-        let (whole, part) = (self.0.unsigned_abs() / one, self.0.unsigned_abs() % one);
+        let (integer, part) = (self.0.unsigned_abs() / one, self.0.unsigned_abs() % one);
         let sign = if self.0 < 0 { "-" } else { "" };
-        let text = format!("{sign}{whole}.{part:0DIGITS$}");
+        let text = format!("{sign}{integer}.{part:0DIGITS$}");
         f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
     }
 }
@@ -76,20 +76,20 @@ mod tests {
             ("-0.0000001", -1),
             ("180", 1_800_000_000),
         ] {
-            let read = Degrees::longitude(text).map(Degrees::on_the_wire);
+            let read = Degrees::longitude(text).map(Degrees::to_api);
             assert_eq!(read, Ok(wire), "{text}");
-            assert_eq!(Degrees::from_the_wire(wire).to_string(), text);
+            assert_eq!(Degrees::from_api(wire).to_string(), text);
         }
     }
 
     #[test]
-    fn digits_that_nobody_can_measure_are_left_out() {
-        let read = Degrees::latitude("52.520008199").map(Degrees::on_the_wire);
+    fn excess_digits_are_dropped() {
+        let read = Degrees::latitude("52.520008199").map(Degrees::to_api);
         assert_eq!(read, Ok(525_200_081));
     }
 
     #[test]
-    fn what_is_no_place_on_earth_is_refused() {
+    fn invalid_coordinates_are_rejected() {
         for bad in [
             "",
             "-",

@@ -1,143 +1,138 @@
-//! What can go wrong, and what to do about it.
+//! Errors of commands, with hints how to solve them.
 
 use std::io;
 use std::path::PathBuf;
 
-use evenkeel_registry::{MoveError, RegistryError};
+use evenkeel_registry::{CopyError, RegistryError};
 
-/// Why a command could not be run to its end.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// What was asked for makes no sense.
+    /// Invalid arguments, or a request that cannot succeed.
     #[error("{what}")]
     Usage {
-        /// What makes no sense.
+        /// Description of the error.
         what: String,
-        /// What would.
+        /// How to solve it.
         hint: Option<String>,
     },
-    /// Nobody answers.
+    /// The server cannot be reached.
     #[error("cannot reach the server at {server}")]
     Unreachable {
-        /// Where it should be.
+        /// URL of the server.
         server: String,
-        /// Why.
         #[source]
         source: reqwest::Error,
     },
-    /// The server answered, and not with what was asked for.
+    /// The server responded with an error.
     #[error("{message}")]
     Refused {
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// The name of the server's code.
+        /// Name of the error code.
         code: String,
-        /// The server's words.
+        /// Message of the server.
         message: String,
-        /// The field or parameter that the server names.
+        /// The invalid field or parameter, if the server names one.
         field: Option<String>,
-        /// What else the server says of it.
-        detail: Option<Box<Detail>>,
-        /// Where it was asked.
+        /// Details about the field.
+        detail: Option<Box<ProblemDetail>>,
+        /// URL of the server.
         server: String,
     },
-    /// A text that a person gave cannot be understood by the server.
-    #[error("{option}: {why}\n{place}")]
-    Misread {
-        /// The option that the text was given with.
+    /// The server cannot parse a filter or an order.
+    #[error("{option}: {reason}\n{excerpt}")]
+    InvalidExpression {
+        /// Option with the invalid text.
         option: &'static str,
-        /// Why it cannot be understood.
-        why: String,
-        /// The text, and below it a caret where that begins.
-        place: String,
-        /// What would be understood.
+        /// Description of the error.
+        reason: String,
+        /// The text, and a caret below the position of the error.
+        excerpt: String,
+        /// A suggestion.
         hint: Option<String>,
     },
-    /// The answer cannot be read.
-    #[error("the server at {server} sent an answer that cannot be read; is it an Evenkeel server?")]
+    /// The response cannot be parsed.
+    #[error("cannot parse the response of {server}. Is it an Evenkeel server?")]
     Unreadable {
-        /// Where it was asked.
+        /// URL of the server.
         server: String,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
     /// A file cannot be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A file holds something else than it should.
+    /// A file has the wrong format.
     #[error("{} is not {expected}", path.display())]
     Content {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What it should be.
+        /// The expected format.
         expected: &'static str,
-        /// Why it is not.
+        /// Why the file has another format.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What was asked for was done to some of the things and not to others.
-    #[error("{failed} of {all} nodes did not take the order")]
-    Partly {
-        /// To how many not.
+    /// An order failed for some of the nodes.
+    #[error("the order failed for {failed} of {all} nodes")]
+    OrdersFailed {
+        /// Number of nodes for which it failed.
         failed: usize,
-        /// How many there are.
+        /// Number of nodes.
         all: usize,
     },
     /// A registry cannot be used.
     #[error("cannot use the registry {address}")]
     Registry {
-        /// Where it is.
+        /// Address of the registry.
         address: String,
-        /// Why.
         #[source]
         source: Box<RegistryError>,
     },
-    /// Operating systems could not be moved.
-    #[error("cannot {doing}")]
-    Moving {
-        /// What was to be done.
-        doing: String,
-        /// Why it was not.
+    /// Operating systems could not be copied or published.
+    #[error("cannot {action}")]
+    Transfer {
+        /// The action that failed.
+        action: String,
         #[source]
-        source: Box<MoveError>,
+        source: Box<CopyError>,
     },
-    /// Something was looked at and cannot be used.
+    /// Something has findings and cannot be used.
     #[error("{what}:{}", lines(findings))]
     Findings {
         /// What cannot be used.
         what: String,
-        /// All that is wrong with it.
+        /// The findings.
         findings: Vec<String>,
     },
-    /// The client cannot be set up.
+    /// The HTTP client cannot be created.
     #[error("cannot set up the connection")]
     Setup(#[source] reqwest::Error),
-    /// The answer cannot be written.
-    #[error("cannot write the answer")]
+    /// The output cannot be written.
+    #[error("cannot write the output")]
     Output(#[from] io::Error),
-    /// The answer cannot be shown in this form.
-    #[error("cannot show the answer in this form")]
-    Form(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The output cannot be formatted.
+    #[error("cannot format the output")]
+    Serialization(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What a server says of a field or parameter that it does not take.
+/// Details of the server about an invalid field or parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detail {
-    /// Where in its text the trouble begins, in letters from 0.
+pub struct ProblemDetail {
+    /// Position of the error in the text, in characters from 0.
     pub position: Option<usize>,
-    /// What would do.
+    /// A suggestion.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// What was asked for makes no sense.
+    /// A usage error without a hint.
     pub fn usage(what: impl Into<String>) -> Self {
         Self::Usage {
             what: what.into(),
@@ -145,7 +140,7 @@ impl Failure {
         }
     }
 
-    /// What was asked for makes no sense, and this would.
+    /// A usage error with a hint.
     pub fn usage_with(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Usage {
             what: what.into(),
@@ -153,21 +148,21 @@ impl Failure {
         }
     }
 
-    /// Whether the reader of the answer went away.
+    /// Whether the reader of the output has closed the pipe.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether the server says that there is no such thing.
+    /// Whether the server reports that the resource does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Whether it is about the very thing that was asked for, so that another may fare better.
+    /// Whether the error concerns only the requested resource, so that requests for others may succeed.
     #[must_use]
-    pub fn is_about_the_thing(&self) -> bool {
+    pub fn is_specific_to_resource(&self) -> bool {
         matches!(
             self,
             Self::Refused {
@@ -177,93 +172,91 @@ impl Failure {
         )
     }
 
-    /// What to do about it.
+    /// How to solve the problem.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
-            Self::Misread { hint: Some(hint), .. } => Some(hint.clone()),
-            Self::Misread { option: "--filter", .. } => Some(
-                "a condition looks like `name = \"edge\"`; join conditions with AND, OR, NOT and parentheses".to_owned(),
+            Self::InvalidExpression { hint: Some(hint), .. } => Some(hint.clone()),
+            Self::InvalidExpression { option: "--filter", .. } => Some(
+                "a filter is a condition such as `name = \"edge\"`; combine conditions with AND, OR, NOT and parentheses".to_owned(),
             ),
-            Self::Misread { .. } => Some("give fields such as `name` or `name desc, resourceId`".to_owned()),
+            Self::InvalidExpression { .. } => Some("give fields such as `name` or `name desc, resourceId`".to_owned()),
             Self::Unreachable { .. } => Some(
-                "is the server running, and is the address right? `evenkeel context show` prints it, `--server URL` overrides it"
+                "check that the server is running and that the address is right: `evenkeel context show` prints it, `--server URL` overrides it"
                     .to_owned(),
             ),
             Self::Refused { status: 401, .. } => Some(
-                "log in again: `evenkeel login --username NAME`, or with a token: `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` makes one"
+                "log in again with `evenkeel login --username NAME` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token"
                     .to_owned(),
             ),
             Self::Refused { status: 403, .. } => Some(
-                "the project does not exist or your token has no role in it; `evenkeel project list` shows your projects, `--project NAME` chooses one"
+                "the project does not exist, or your token has no role in it; `evenkeel project list` lists your projects, `--project NAME` selects one"
                     .to_owned(),
             ),
-            Self::Refused { status: 413, .. } => Some("send less at once".to_owned()),
+            Self::Refused { status: 413, .. } => Some("the request is too large; split it".to_owned()),
             Self::Refused { status: 429 | 503, .. } => {
                 Some("the server is busy or starting; try again in a moment".to_owned())
             }
             Self::Refused { status: 500.., server, .. } => {
-                Some(format!("this is a fault of the server at {server}; its log says more"))
+                Some(format!("this is an error of the server at {server}; see its log"))
             }
-            Self::Partly { .. } => Some(
-                "the answer says why, node by node; name those again once that is mended".to_owned(),
+            Self::OrdersFailed { .. } => Some(
+                "the output shows the error of each node; fix it and repeat the command for these nodes".to_owned(),
             ),
             Self::Registry { source, .. } => registry_hint(source),
-            Self::Moving { source, .. } => moving_hint(source),
-            Self::Findings { .. } => Some("nothing was changed; mend these and run it again".to_owned()),
+            Self::Transfer { source, .. } => transfer_hint(source),
+            Self::Findings { .. } => Some("nothing was changed; fix the findings and repeat the command".to_owned()),
             Self::Refused { detail: Some(detail), .. } if detail.hint.is_some() => detail.hint.clone(),
-            Self::Refused { field: Some(field), .. } => Some(format!("look at `{field}`")),
+            Self::Refused { field: Some(field), .. } => Some(format!("check `{field}`")),
             _ => None,
         }
     }
 }
 
-/// Each on a line of its own.
+/// Each finding on a line of its own.
 fn lines(findings: &[String]) -> String {
     let lines = findings.iter().map(|finding| format!("\n  {finding}"));
     lines.collect()
 }
 
-/// What to do about a registry.
+/// Hint for an error of a registry.
 fn registry_hint(error: &RegistryError) -> Option<String> {
     let hint = match error {
         RegistryError::Unreachable(_) => {
-            "is the address right? --plain-http asks one at http://, --registry-ca names the authority that vouches for \
-             one, --proxy says through what it is reached; before an option of the one that is copied to stands `to-`"
+            "check the address; --plain-http uses http://, --registry-ca names the CA certificate, --proxy the proxy; \
+             options of the target registry start with `--to-`"
         }
         RegistryError::Malformed {
             what: "address", ..
-        } => "an address is https://HOST, http://HOST with --plain-http, or oci:FOLDER",
+        } => "use https://HOST, http://HOST with --plain-http, or oci:FOLDER",
         RegistryError::Denied => {
-            "give --username with --password-file, or --token-file; for the one that is copied to, these with `to-` before \
-             them"
+            "use --username with --password-file, or --token-file; for the target registry, use --to-username with \
+             --to-password-file, or --to-token-file"
         }
-        RegistryError::Busy { .. } => "it asks to be left alone; run the same line again later",
+        RegistryError::Busy { .. } => "the registry is busy; repeat the command later",
         RegistryError::Stalled | RegistryError::Io(_) => {
-            "run the same line again: what was carried over stays"
+            "repeat the command: what was copied is not copied again"
         }
-        RegistryError::NotThere => "look at the name of the profile, the revision and --prefix",
-        RegistryError::Elsewhere(_) => "--allow-host names another host that may be asked",
+        RegistryError::NotFound => "check the name of the profile, the revision and --prefix",
+        RegistryError::ForbiddenAddress(_) => "allow another host with --allow-host",
         _ => return None,
     };
     Some(hint.to_owned())
 }
 
-/// What to do where operating systems could not be moved.
-fn moving_hint(error: &MoveError) -> Option<String> {
+/// Hint for an error while operating systems are copied or published.
+fn transfer_hint(error: &CopyError) -> Option<String> {
     let hint = match error {
-        MoveError::Registry { error, .. } => return registry_hint(error),
-        MoveError::Taken { .. } => {
-            "publish it as a revision of its own; --move puts it in the place of the one that is there"
+        CopyError::Registry { error, .. } => return registry_hint(error),
+        CopyError::Exists { .. } => {
+            "publish a new revision, or replace the existing one with --move"
         }
-        MoveError::OtherRevision { .. } => "--branch is for names such as main",
-        MoveError::Bundle(_) => {
-            "nothing was changed; copy the bundle once more from where it was made"
-        }
-        MoveError::Nothing(_) => "look at --profile, --revision and --prefix",
-        MoveError::File { .. } => {
-            "what was done stays; run the same line again once there is room and it may be used"
+        CopyError::OtherRevision { .. } => "use --branch only for names such as main",
+        CopyError::Bundle(_) => "nothing was changed; copy the bundle again from its source",
+        CopyError::NoRevisions(_) => "check --profile, --revision and --prefix",
+        CopyError::File { .. } => {
+            "check the free space and the permissions, then repeat the command; what was done is not repeated"
         }
     };
     Some(hint.to_owned())

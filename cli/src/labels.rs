@@ -1,47 +1,47 @@
-//! Labels as people give them.
+//! Label options.
 
 use clap::Args;
 use evenkeel_api::status::MetadataItem;
 
-/// The labels of something new.
+/// Labels of a new resource.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NewLabels {
-    /// A label, such as `country=de`. May be given again.
+    /// Label, such as `country=de`. Can be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub labels: Vec<MetadataItem>,
 }
 
-/// What changes about labels; the others stay.
+/// Label changes of a resource; other labels are not affected.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LabelChanges {
-    /// A label that it gets, or gets anew, such as `country=de`. May be given again.
+    /// Label to add or replace, such as `country=de`. Can be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<MetadataItem>,
-    /// A label that it loses. May be given again.
+    /// Label to remove. Can be repeated.
     #[arg(long = "no-label", value_name = "KEY")]
-    without: Vec<String>,
+    remove_keys: Vec<String>,
 }
 
 impl LabelChanges {
-    /// The names of the options, for groups.
-    pub const OPTIONS: [&str; 2] = ["labels", "without"];
+    /// IDs of the clap arguments, for argument groups.
+    pub const OPTIONS: [&str; 2] = ["labels", "remove_keys"];
 
-    /// Whether anything changes.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.without.is_empty()
+        self.labels.is_empty() && self.remove_keys.is_empty()
     }
 
-    /// What the labels become.
-    pub fn over(&self, now: &[MetadataItem]) -> Vec<MetadataItem> {
+    /// Applies the changes to the current labels.
+    pub fn apply_to(&self, now: &[MetadataItem]) -> Vec<MetadataItem> {
         let stays = |old: &&MetadataItem| {
-            !self.without.contains(&old.key) && self.labels.iter().all(|new| new.key != old.key)
+            !self.remove_keys.contains(&old.key) && self.labels.iter().all(|new| new.key != old.key)
         };
         let old = now.iter().filter(stays);
         old.chain(&self.labels).cloned().collect()
     }
 }
 
-/// Reads a label. The server says what may stand in it.
+/// Parses a label. The server validates its key and value.
 fn label(text: &str) -> Result<MetadataItem, String> {
     let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
     let (key, value) = parts.ok_or("give a key and a value, such as `country=de`")?;
@@ -61,10 +61,10 @@ mod tests {
         let now = [item("country=de"), item("tier=gold"), item("rack=7")];
         let changes = LabelChanges {
             labels: vec![item("tier=silver"), item("new=")],
-            without: vec!["rack".to_owned()],
+            remove_keys: vec!["rack".to_owned()],
         };
         let all = [item("country=de"), item("tier=silver"), item("new=")];
-        assert_eq!(changes.over(&now), all);
+        assert_eq!(changes.apply_to(&now), all);
         assert!(!changes.is_empty() && LabelChanges::default().is_empty());
     }
 

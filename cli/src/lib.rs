@@ -1,7 +1,7 @@
-//! `evenkeel`: the operator's command line.
+//! `evenkeel`: the command line of the operator.
 //!
-//! A command is a value ([`args::Cli`]); running it asks the server and writes to a writer ([`World`]). So a test is one
-//! line in and one text out.
+//! [`args::Cli`] is the parsed command line. Running it sends requests to the server and writes to
+//! the streams of a [`System`], so tests pass a line and compare the output.
 
 pub mod args;
 mod client;
@@ -11,12 +11,12 @@ mod degrees;
 mod excerpt;
 pub mod failure;
 mod labels;
+mod listing;
 pub mod login;
-mod pages;
+mod output;
 mod resource;
 mod time;
 mod tree;
-mod view;
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -25,65 +25,64 @@ use std::process::ExitCode;
 use evenkeel_kit::{Clock, Secret};
 
 pub use failure::Failure;
-pub use view::harmless;
+pub use output::sanitize_text;
 
-/// What a command sees of the world.
-pub struct World<'a> {
-    /// Where answers go.
+/// Streams, clock and environment of a command.
+pub struct System<'a> {
+    /// Standard output.
     pub out: &'a mut dyn Write,
-    /// Where remarks go that are no answers.
+    /// Standard error, for notes and prompts.
     pub notes: &'a mut dyn Write,
-    /// Where a token or the answer to a question may come from.
+    /// Standard input: tokens, passwords and confirmations.
     pub input: &'a mut dyn Read,
-    /// Keeps what is typed from being seen, or shows it again.
-    pub hide: fn(bool),
-    /// The clock.
+    /// Hides (`true`) or shows (`false`) typed characters.
+    pub hide_input: fn(bool),
     pub clock: &'a dyn Clock,
-    /// What the environment says.
+    /// Settings from the environment.
     pub environment: Environment,
 }
 
-impl std::fmt::Debug for World<'_> {
+impl std::fmt::Debug for System<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World")
+        f.debug_struct("System")
             .field("environment", &self.environment)
             .finish_non_exhaustive()
     }
 }
 
-/// What the environment says.
+/// Settings from the environment.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// The file with the contexts.
+    /// File of the contexts.
     pub contexts: PathBuf,
-    /// A token that goes before the one of the context.
+    /// Token that overrides the token of the context.
     pub token: Option<Secret>,
-    /// Whether answers are read by a person at a terminal.
+    /// Whether standard output is a terminal.
     pub terminal: bool,
-    /// Whether that person wants colours.
+    /// Whether to use colours.
     pub colour: bool,
-    /// Whether somebody is there to answer a question, and sees how far a command is.
+    /// Whether standard input and standard error are terminals, for prompts and progress.
     pub interactive: bool,
 }
 
-/// How a command ended that could be run.
+/// How a command ended that did not fail. Determines the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// As it should.
+    /// Success.
     Done,
-    /// A run was watched to its end, and it did not succeed.
+    /// The watched run ended without success.
     RunNotSucceeded,
-    /// Operating systems were synced, moved or looked at, and not all of them are as they should be.
-    SyncNotGood,
+    /// A sync, a copy or a verification of operating systems had findings.
+    ChecksFailed,
 }
 
 impl Ending {
-    /// As it should be, if all operating systems that it was about are good.
-    const fn of(all_are_good: bool) -> Self {
+    /// Success, if all operating systems are free of findings.
+    const fn from_checks(all_are_good: bool) -> Self {
         if all_are_good {
             Self::Done
         } else {
-            Self::SyncNotGood
+            Self::ChecksFailed
         }
     }
 }
@@ -92,7 +91,7 @@ impl From<Ending> for ExitCode {
     fn from(ending: Ending) -> Self {
         match ending {
             Ending::Done => Self::SUCCESS,
-            Ending::RunNotSucceeded | Ending::SyncNotGood => Self::from(3),
+            Ending::RunNotSucceeded | Ending::ChecksFailed => Self::from(3),
         }
     }
 }

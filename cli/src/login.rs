@@ -1,4 +1,4 @@
-//! Logins by name: a token of an identity provider, and the next one when that is over.
+//! OAuth logins with a password, and their renewal.
 
 use evenkeel_kit::Secret;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -6,21 +6,21 @@ use reqwest::{Client, Response, Url};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Failure;
-use crate::client::parse_server;
+use crate::client::parse_server_address;
 
-/// As which client people log in; the ancestor's command line calls itself so.
-pub const CLIENT: &str = "system-client";
+/// Default OAuth client ID, the one of EIM's command line.
+pub const DEFAULT_CLIENT_ID: &str = "system-client";
 
-/// How a token was got, and how the next one is.
+/// A login that can be renewed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Login {
-    /// Who logged in.
+    /// User name.
     pub username: String,
-    /// Where the realm of the identity provider is.
+    /// URL of the realm of the identity provider.
     pub realm: String,
-    /// As which client.
+    /// OAuth client ID.
     pub client: String,
-    /// With what the next token is got.
+    /// Refresh token.
     #[serde(serialize_with = "reveal")]
     pub refresh_token: Secret,
 }
@@ -29,53 +29,58 @@ fn reveal<S: Serializer>(token: &Secret, serializer: S) -> Result<S::Ok, S::Erro
     serializer.serialize_str(token.reveal())
 }
 
-/// Where and as whom to log in.
+/// Parameters of a login with a password.
 #[derive(Clone, Debug)]
-pub struct Person {
-    /// Who logs in.
+pub struct LoginRequest {
+    /// User name.
     pub username: String,
-    /// Where the realm of the identity provider is.
+    /// URL of the realm of the identity provider.
     pub realm: String,
-    /// As which client.
+    /// OAuth client ID.
     pub client: String,
 }
 
-/// What an identity provider gave.
+/// Tokens from an identity provider.
 #[derive(Clone, Debug)]
-pub struct Fresh {
-    /// The token.
+pub struct IssuedToken {
+    /// Access token.
     pub token: Secret,
-    /// How the next one is got; none if the provider gave nothing for that.
+    /// How to renew the token; missing if the provider sent no refresh token.
     pub login: Option<Login>,
 }
 
-impl Person {
+impl LoginRequest {
     /// Logs in with a password.
-    pub(crate) async fn log_in(self, http: &Client, password: &Secret) -> Result<Fresh, Failure> {
+    pub(crate) async fn log_in(
+        self,
+        http: &Client,
+        password: &Secret,
+    ) -> Result<IssuedToken, Failure> {
         let form = [
             ("client_id", self.client.as_str()),
             ("grant_type", "password"),
             ("username", self.username.as_str()),
             ("password", password.reveal()),
         ];
-        let tokens = ask(http, &self.realm, &form).await?;
-        Ok(tokens.of(self))
+        let tokens = request_tokens(http, &self.realm, &form).await?;
+        Ok(tokens.into_issued(self))
     }
 }
 
 impl Login {
-    /// Gets the next token. What is no longer taken is a [`Failure::Usage`]: the person must log in again.
-    pub(crate) async fn renew(&self, http: &Client) -> Result<Fresh, Failure> {
+    /// Renews the token. If the login is no longer valid, the error is [`Failure::Usage`]: the user must
+    /// log in again.
+    pub(crate) async fn renew(&self, http: &Client) -> Result<IssuedToken, Failure> {
         let form = [
             ("client_id", self.client.as_str()),
             ("grant_type", "refresh_token"),
             ("refresh_token", self.refresh_token.reveal()),
         ];
-        let mut tokens = ask(http, &self.realm, &form).await?;
-        // A provider that gives no new one still takes the old one.
+        let mut tokens = request_tokens(http, &self.realm, &form).await?;
+        // Without a new refresh token, the old one stays valid.
         let old = || self.refresh_token.clone();
         tokens.refresh_token.get_or_insert_with(old);
-        Ok(tokens.of(Person {
+        Ok(tokens.into_issued(LoginRequest {
             username: self.username.clone(),
             realm: self.realm.clone(),
             client: self.client.clone(),
@@ -83,59 +88,63 @@ impl Login {
     }
 }
 
-/// The realm that a server of ours serves itself.
-pub fn own_realm(server: &str) -> Result<String, Failure> {
-    below(server, &["realms", "master"]).map(String::from)
+/// URL of the realm that a server hosts itself.
+pub fn realm_of_server(server: &str) -> Result<String, Failure> {
+    append_path(server, &["realms", "master"]).map(String::from)
 }
 
-fn below(address: &str, parts: &[&str]) -> Result<Url, Failure> {
-    let mut url = parse_server(address)?;
+fn append_path(address: &str, parts: &[&str]) -> Result<Url, Failure> {
+    let mut url = parse_server_address(address)?;
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(parts);
     }
     Ok(url)
 }
 
-/// What a provider answers.
+/// Token response of an identity provider.
 #[derive(Deserialize)]
-struct Tokens {
+struct TokenResponse {
     access_token: Secret,
     #[serde(default)]
     refresh_token: Option<Secret>,
 }
 
-impl Tokens {
-    fn of(self, person: Person) -> Fresh {
+impl TokenResponse {
+    fn into_issued(self, request: LoginRequest) -> IssuedToken {
         let login = self.refresh_token.map(|refresh_token| Login {
-            username: person.username,
-            realm: person.realm,
-            client: person.client,
+            username: request.username,
+            realm: request.realm,
+            client: request.client,
             refresh_token,
         });
-        Fresh {
+        IssuedToken {
             token: self.access_token,
             login,
         }
     }
 }
 
-async fn ask(http: &Client, realm: &str, form: &[(&str, &str)]) -> Result<Tokens, Failure> {
-    let url = below(realm, &["protocol", "openid-connect", "token"])?;
-    // A form has the form of the parameters of an address.
-    let mut shaped = url.clone();
-    shaped.query_pairs_mut().clear().extend_pairs(form);
+async fn request_tokens(
+    http: &Client,
+    realm: &str,
+    form: &[(&str, &str)],
+) -> Result<TokenResponse, Failure> {
+    let url = append_path(realm, &["protocol", "openid-connect", "token"])?;
+    // Form bodies are encoded like query strings.
+    let mut encoded = url.clone();
+    encoded.query_pairs_mut().clear().extend_pairs(form);
     let request = http
         .post(url)
         .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-        .body(shaped.query().unwrap_or_default().to_owned());
+        .body(encoded.query().unwrap_or_default().to_owned());
     let unreachable = |source: reqwest::Error| Failure::Unreachable {
         server: realm.to_owned(),
-        // The address is in the message already.
+        // The message already contains the URL.
         source: source.without_url(),
     };
     let response = request.send().await.map_err(unreachable)?;
     if !response.status().is_success() {
-        return Err(refused(realm, response).await);
+        return Err(token_failure(realm, response).await);
     }
     let bytes = response.bytes().await.map_err(unreachable)?;
     serde_json::from_slice(&bytes).map_err(|source| Failure::Unreadable {
@@ -144,35 +153,35 @@ async fn ask(http: &Client, realm: &str, form: &[(&str, &str)]) -> Result<Tokens
     })
 }
 
-/// What a provider says when it gives no token.
+/// Error response of an identity provider.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Refusal {
+struct TokenError {
     error: String,
     error_description: String,
 }
 
-async fn refused(realm: &str, response: Response) -> Failure {
+async fn token_failure(realm: &str, response: Response) -> Failure {
     let status = response.status().as_u16();
     let wait = response.headers().get(RETRY_AFTER);
     let wait = wait.and_then(|wait| wait.to_str().ok()).map(str::to_owned);
-    let said = response.bytes().await.unwrap_or_default();
-    let said: Refusal = serde_json::from_slice(&said).unwrap_or_default();
-    let why = [said.error_description, said.error]
+    let body = response.bytes().await.unwrap_or_default();
+    let error: TokenError = serde_json::from_slice(&body).unwrap_or_default();
+    let why = [error.error_description, error.error]
         .into_iter()
         .find(|text| !text.is_empty());
     match status {
         400 | 401 | 403 => Failure::usage_with(
             why.unwrap_or_else(|| "the name or the password is wrong".to_owned()),
-            "look at the name and the password; after several attempts that failed the server waits longer each time",
+            "check the user name and the password; after repeated failures the server delays further attempts",
         ),
         404 | 405 => Failure::usage_with(
-            format!("nobody can log in by name at {realm}"),
-            "the server has no file of users: log in with a token (`evenkeel login --token-file FILE`), or name \
-             another identity provider with --realm",
+            format!("{realm} does not support logins with a password"),
+            "the server has no users file: use a token (`evenkeel login --token-file FILE`) or another identity \
+             provider (--realm URL)",
         ),
         429 => Failure::usage_with(
-            why.unwrap_or_else(|| "there were too many attempts to log in".to_owned()),
+            why.unwrap_or_else(|| "too many login attempts".to_owned()),
             wait.map_or_else(
                 || "try again in a moment".to_owned(),
                 |wait| format!("try again in {wait} seconds"),
@@ -181,7 +190,7 @@ async fn refused(realm: &str, response: Response) -> Failure {
         status => Failure::Refused {
             status,
             code: String::new(),
-            message: why.unwrap_or_else(|| format!("{realm} answered with status {status}")),
+            message: why.unwrap_or_else(|| format!("{realm} responded with HTTP status {status}")),
             field: None,
             detail: None,
             server: realm.to_owned(),
@@ -195,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_realm_of_a_server_lies_below_its_address() {
-        let realm = |server| own_realm(server).expect("an address");
+        let realm = |server| realm_of_server(server).expect("an address");
         let expected = "http://127.0.0.1:8080/realms/master";
         assert_eq!(realm("http://127.0.0.1:8080"), expected);
         assert_eq!(realm("http://127.0.0.1:8080/"), expected);

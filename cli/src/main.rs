@@ -1,4 +1,4 @@
-//! `evenkeel`: the operator's command line.
+//! `evenkeel`: the command line of the operator.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use evenkeel_cli::args::Cli;
-use evenkeel_cli::{Environment, Failure, World, harmless};
+use evenkeel_cli::{Environment, Failure, System, sanitize_text};
 use evenkeel_kit::{Secret, SystemClock, chain};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
@@ -19,17 +19,17 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime.block_on(run(cli)),
         Err(error) => Err(Failure::Output(error)),
     };
-    result.unwrap_or_else(|failure| explain(&failure))
+    result.unwrap_or_else(|failure| print_failure(&failure))
 }
 
 async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let mut out = io::stdout().lock();
     let ending = cli
-        .run(&mut World {
+        .run(&mut System {
             out: &mut out,
             notes: &mut io::stderr(),
             input: &mut io::stdin(),
-            hide,
+            hide_input,
             clock: &SystemClock,
             environment: environment(),
         })
@@ -38,52 +38,52 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     Ok(ending.into())
 }
 
-/// Reads the environment, once.
+/// Reads the environment.
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is where the environment is read"
+    reason = "the environment is read only here"
 )]
 fn environment() -> Environment {
-    let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let home = || given("HOME").map_or_else(PathBuf::new, PathBuf::from);
-    let folder = given("XDG_CONFIG_HOME").map_or_else(|| home().join(".config"), PathBuf::from);
+    let env_var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let home = || env_var("HOME").map_or_else(PathBuf::new, PathBuf::from);
+    let folder = env_var("XDG_CONFIG_HOME").map_or_else(|| home().join(".config"), PathBuf::from);
     let terminal = io::stdout().is_terminal();
     Environment {
-        contexts: given("EVENKEEL_CONFIG")
+        contexts: env_var("EVENKEEL_CONFIG")
             .map_or_else(|| folder.join("evenkeel/contexts.yaml"), PathBuf::from),
-        token: given("EVENKEEL_TOKEN")
+        token: env_var("EVENKEEL_TOKEN")
             .and_then(|token| token.into_string().ok())
             .map(Secret::new),
         terminal,
-        colour: terminal && given("NO_COLOR").is_none(),
+        colour: terminal && env_var("NO_COLOR").is_none(),
         interactive: io::stdin().is_terminal() && io::stderr().is_terminal(),
     }
 }
 
-/// Keeps what is typed from being seen, or shows it again. Meanwhile Ctrl-C is a letter like others: nothing must end this
-/// process before the letters are shown again.
-fn hide(is_hidden: bool) {
+/// Hides or shows typed characters. While they are hidden, Ctrl-C does not raise a signal, because
+/// the process must not end before the terminal is restored.
+fn hide_input(is_hidden: bool) {
     let input = io::stdin();
     let Ok(mut modes) = tcgetattr(&input) else {
         return;
     };
-    let shown = LocalModes::ECHO | LocalModes::ISIG;
-    modes.local_modes.set(shown, !is_hidden);
-    // A terminal that does not obey shows what is typed; there is nothing else to be done.
+    let flags = LocalModes::ECHO | LocalModes::ISIG;
+    modes.local_modes.set(flags, !is_hidden);
+    // If the terminal mode cannot be changed, the typed characters stay visible.
     let _ = tcsetattr(&input, OptionalActions::Flush, &modes);
 }
 
-/// Says what went wrong and what to do about it.
-fn explain(failure: &Failure) -> ExitCode {
+/// Prints an error and its hint.
+fn print_failure(failure: &Failure) -> ExitCode {
     if failure.is_broken_pipe() {
         return ExitCode::SUCCESS;
     }
     let mut notes = io::stderr();
-    // If even this cannot be written, there is nobody to tell.
-    let said = harmless(&chain(failure).to_string());
-    let _ = writeln!(notes, "error: {said}");
+    // Errors of this output are ignored: there is no other way to report them.
+    let message = sanitize_text(&chain(failure).to_string());
+    let _ = writeln!(notes, "error: {message}");
     if let Some(hint) = failure.hint() {
-        let _ = writeln!(notes, "hint: {}", harmless(&hint));
+        let _ = writeln!(notes, "hint: {}", sanitize_text(&hint));
     }
     ExitCode::FAILURE
 }

@@ -1,53 +1,52 @@
-//! What all things have in common that can be listed, looked up and deleted.
+//! Common behaviour of resources: list, find, change and delete.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, Filter, Query, exactly};
-use crate::view::{Cell, Page};
+use crate::listing::{self, Filter, Query, equals_condition};
+use crate::output::{Cell, DetailPage};
 
-/// A thing of a project.
+/// A resource of a project.
 pub trait Resource: Serialize + DeserializeOwned {
-    /// What it is called on the command line.
-    const NOUN: &'static str;
-    /// What one is called.
-    const WORD: &'static str;
-    /// What many are called.
-    const MANY: &'static str;
-    /// What stands before the dash of its id.
-    const PREFIX: &'static str;
-    /// Where they are listed.
+    /// Name of its command, such as `custom-config`.
+    const COMMAND: &'static str;
+    /// Name of one resource.
+    const SINGULAR: &'static str;
+    /// Name of several resources.
+    const PLURAL: &'static str;
+    /// Prefix of its IDs, before the dash.
+    const ID_PREFIX: &'static str;
+    /// Path of the list below the project.
     const PATH: &'static str;
-    /// Under which names the answer lists them.
-    const KEYS: &'static [&'static str];
-    /// The field with its name, as filters have it; none if their list takes no filter.
-    const NAMED_BY: Option<&'static str> = Some("name");
-    /// What to do when it cannot be deleted because something needs it.
-    const FREE: Option<&'static str> = None;
-    /// The titles of [`Resource::row`].
+    /// JSON keys of the lists in a list response.
+    const LIST_KEYS: &'static [&'static str];
+    /// Filter field with the name; `None` if the list has no filter.
+    const NAME_FIELD: Option<&'static str> = Some("name");
+    /// Hint if it cannot be deleted because it is in use.
+    const IN_USE_HINT: Option<&'static str> = None;
+    /// Column titles of [`Resource::row`].
     const HEADER: &'static [&'static str];
 
-    /// Whether a text has the form of its ids.
+    /// Whether a text has the form of an ID of this resource.
     fn is_id(text: &str) -> bool {
-        is_id(Self::PREFIX, text)
+        is_id(Self::ID_PREFIX, text)
     }
-    /// Where the one with this id is.
+    /// Path of the resource with this ID, below the project.
     fn address(id: &str) -> String {
         format!("{}/{id}", Self::PATH)
     }
-    /// Its id.
     fn id(&self) -> &str;
-    /// Its name, which need not be unique.
+    /// Its name, which may be ambiguous.
     fn name(&self) -> &str;
-    /// What a list shows of it.
+    /// Row of a list.
     fn row(&self) -> Vec<Cell>;
-    /// What a person reads of it.
-    fn page(&self) -> Page;
+    /// Details for a table.
+    fn page(&self) -> DetailPage;
 }
 
-/// Whether a text has the form of the ids of a kind.
+/// Whether a text has the form of an ID with this prefix.
 pub fn is_id(prefix: &str, text: &str) -> bool {
     let digits = text
         .strip_prefix(prefix)
@@ -56,68 +55,68 @@ pub fn is_id(prefix: &str, text: &str) -> bool {
     digits.is_some_and(|digits| digits.len() == 8 && digits.bytes().all(is_hex))
 }
 
-/// Everything that may have this name; a list that takes no filter is read whole.
-async fn named<R: Resource>(client: &Client, name: &str) -> Result<Vec<R>, Failure> {
-    let condition = R::NAMED_BY.and_then(|field| exactly(field, name));
-    let query = condition.map(|condition| Query::of(Filter::own(condition)));
-    pages::all(client, &query.unwrap_or_default()).await
+/// Lists candidates with this name. Without a filter, the whole list is read.
+async fn list_by_name<R: Resource>(client: &Client, name: &str) -> Result<Vec<R>, Failure> {
+    let condition = R::NAME_FIELD.and_then(|field| equals_condition(field, name));
+    let query = condition.map(|condition| Query::from_filter(Filter::internal(condition)));
+    listing::fetch_all(client, &query.unwrap_or_default()).await
 }
 
-/// The id of the thing that a person means by an id or a name.
-pub async fn id_of<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
+/// Resolves an ID or a name to an ID.
+pub async fn resolve_id<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
     if R::is_id(text) {
         return Ok(text.to_owned());
     }
     refuse_empty::<R>(text)?;
-    let named = named::<R>(client, text).await?;
-    let named = named.into_iter().filter(|item| item.name() == text);
-    only::<R>(text, named.map(|item| item.id().to_owned()).collect())
+    let matches = list_by_name::<R>(client, text).await?;
+    let matches = matches.into_iter().filter(|item| item.name() == text);
+    single_id::<R>(text, matches.map(|item| item.id().to_owned()).collect())
 }
 
-/// The id of the thing that a person may have meant, if one was.
-pub async fn optional_id_of<R: Resource>(
+/// Resolves an optional ID or name to an ID.
+pub async fn resolve_optional_id<R: Resource>(
     client: &Client,
     text: Option<&str>,
 ) -> Result<Option<String>, Failure> {
     match text {
         None => Ok(None),
-        Some(text) => id_of::<R>(client, text).await.map(Some),
+        Some(text) => resolve_id::<R>(client, text).await.map(Some),
     }
 }
 
-/// The thing that a person means by an id or a name, in full.
+/// Finds a resource by its ID or name.
 pub async fn find<R: Resource>(client: &Client, text: &str) -> Result<R, Failure> {
-    let id = id_of::<R>(client, text).await?;
-    let found = client.get(&R::address(&id)).await;
-    found.map_err(|error| gone::<R>(error, text))
+    let id = resolve_id::<R>(client, text).await?;
+    let response = client.get(&R::address(&id)).await;
+    response.map_err(|error| explain_not_found::<R>(error, text))
 }
 
-/// Changes the thing with this id, which a person calls so.
-pub async fn change<R: Resource>(
+/// Patches the resource with this ID; `text` is the ID or name that the user gave.
+pub async fn patch<R: Resource>(
     client: &Client,
     id: &str,
     text: &str,
     body: &impl Serialize,
 ) -> Result<R, Failure> {
     let changed = client.patch(&R::address(id), body).await;
-    changed.map_err(|error| gone::<R>(error, text))
+    changed.map_err(|error| explain_not_found::<R>(error, text))
 }
 
-/// Says that there is no such thing, if that is what the server says.
-pub fn gone<R: Resource>(error: Failure, text: &str) -> Failure {
+/// Replaces a 404 error by one that names the resource.
+pub fn explain_not_found<R: Resource>(error: Failure, text: &str) -> Failure {
     if error.is_not_found() {
-        nothing::<R>(text)
+        not_found::<R>(text)
     } else {
         error
     }
 }
 
-/// Deletes the thing that a person means and answers with its id.
+/// Deletes a resource by its ID or name. Returns its ID.
 pub async fn delete<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
-    let id = id_of::<R>(client, text).await?;
+    let id = resolve_id::<R>(client, text).await?;
     let done = client.delete(&R::address(&id)).await;
-    done.map_err(|error| match (&error, R::FREE) {
-        (error, _) if error.is_not_found() => nothing::<R>(text),
+    done.map_err(|error| match (&error, R::IN_USE_HINT) {
+        (error, _) if error.is_not_found() => not_found::<R>(text),
         (Failure::Refused { code, message, .. }, Some(free)) if code == "FailedPrecondition" => {
             Failure::usage_with(message, free)
         }
@@ -126,33 +125,33 @@ pub async fn delete<R: Resource>(client: &Client, text: &str) -> Result<String, 
     Ok(id)
 }
 
-/// An empty text means nothing: things without a name must not be found by it.
+/// Rejects an empty text, because it would match resources without a name.
 pub fn refuse_empty<R: Resource>(text: &str) -> Result<(), Failure> {
     if text.trim().is_empty() {
         return Err(Failure::usage_with(
-            format!("an empty text means no {}", R::WORD),
-            format!("`evenkeel {} list` shows the ids and names", R::NOUN),
+            format!("the ID or name of the {} is empty", R::SINGULAR),
+            format!("`evenkeel {} list` lists IDs and names", R::COMMAND),
         ));
     }
     Ok(())
 }
 
-/// The only id of these, or what is wrong with them.
-pub fn only<R: Resource>(text: &str, mut ids: Vec<String>) -> Result<String, Failure> {
+/// The only ID, or an error if there is none or more than one.
+pub fn single_id<R: Resource>(text: &str, mut ids: Vec<String>) -> Result<String, Failure> {
     match ids.len() {
         1 => Ok(ids.remove(0)),
-        0 => Err(nothing::<R>(text)),
+        0 => Err(not_found::<R>(text)),
         many => Err(Failure::usage_with(
-            format!("{many} {} are called `{text}`", R::MANY),
-            format!("say which by its id: {}", ids.join(", ")),
+            format!("{many} {} have the name `{text}`", R::PLURAL),
+            format!("use one of their IDs: {}", ids.join(", ")),
         )),
     }
 }
 
-/// Says that there is no such thing.
-pub fn nothing<R: Resource>(text: &str) -> Failure {
+/// Error for a resource that does not exist.
+pub fn not_found<R: Resource>(text: &str) -> Failure {
     Failure::usage_with(
-        format!("there is no {} `{text}`", R::WORD),
-        format!("`evenkeel {} list` shows what there is", R::NOUN),
+        format!("there is no {} `{text}`", R::SINGULAR),
+        format!("`evenkeel {} list` lists all {}", R::COMMAND, R::PLURAL),
     )
 }

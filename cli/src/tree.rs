@@ -1,36 +1,36 @@
-//! Trees, for people.
+//! Trees as text.
 
-use crate::view::Cell;
+use crate::output::Cell;
 
-/// A thing with what is in it.
+/// A node of a tree.
 #[derive(Clone, Debug, Default)]
 pub struct Branch {
-    /// What is shown of it.
-    pub words: Vec<Cell>,
-    /// What is in it.
-    pub inner: Vec<Branch>,
+    /// Text of the node.
+    pub cells: Vec<Cell>,
+    /// Children of the node.
+    pub children: Vec<Branch>,
 }
 
 impl Branch {
-    /// The lines of trees: what stands before the words, and the words.
+    /// The lines of trees: the line drawing, and the text of the node.
     pub fn lines(roots: &[Self]) -> Vec<(String, &[Cell])> {
         let mut lines = Vec::new();
         for root in roots {
-            lines.push((String::new(), root.words.as_slice()));
+            lines.push((String::new(), root.cells.as_slice()));
             root.add_inner("", &mut lines);
         }
         lines
     }
 
     fn add_inner<'a>(&'a self, before: &str, lines: &mut Vec<(String, &'a [Cell])>) {
-        let last = self.inner.len().saturating_sub(1);
-        for (at, branch) in self.inner.iter().enumerate() {
+        let last = self.children.len().saturating_sub(1);
+        for (at, branch) in self.children.iter().enumerate() {
             let (fork, below) = if at == last {
                 ("└── ", "    ")
             } else {
                 ("├── ", "│   ")
             };
-            lines.push((format!("{before}{fork}"), branch.words.as_slice()));
+            lines.push((format!("{before}{fork}"), branch.cells.as_slice()));
             branch.add_inner(&format!("{before}{below}"), lines);
         }
     }
@@ -42,13 +42,13 @@ mod tests {
 
     fn branch(name: &str, inner: Vec<Branch>) -> Branch {
         Branch {
-            words: vec![name.into()],
-            inner,
+            cells: vec![name.into()],
+            children: inner,
         }
     }
 
     #[test]
-    fn what_is_in_a_thing_hangs_below_it() {
+    fn children_are_indented_below_their_parent() {
         let south = branch("south", vec![branch("ulm", Vec::new())]);
         let tree = [
             branch("emea", vec![south, branch("bonn", Vec::new())]),

@@ -1,4 +1,4 @@
-//! Who gets which policy: nearest that fits wins (engine section 2).
+//! Assignments of policies: of the policies that fit an instance, the nearest one applies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,38 +12,35 @@ use crate::os::Image;
 use crate::policy::UpdatePolicy;
 
 named! {
-    /// How near an assignment is to an instance, nearest first.
+    /// Distance of an assignment from an instance, nearest first.
     Level {
-        /// This very instance.
         Instance = "instance",
-        /// Its host.
         Host = "host",
-        /// The site where its host stands.
+        /// The site of its host.
         Site = "site",
-        /// The region of that site, or one that this region lies in.
+        /// The region of that site, or a region that contains it.
         Region = "region",
-        /// All of the project.
+        /// The whole project.
         Project = "project",
     }
 }
 
-/// What a policy is assigned to. Shown as the id, or `project`.
+/// What a policy is assigned to. Printed as the id, or as `project`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// One instance.
     Instance(InstanceId),
-    /// The instance of one host.
+    /// The instance of a host.
     Host(HostId),
-    /// Every instance at a site.
+    /// All instances at a site.
     Site(SiteId),
-    /// Every instance in a region and in the regions inside it.
+    /// All instances in a region and in the regions inside it.
     Region(RegionId),
-    /// Every instance of the project.
+    /// All instances of the project.
     Project,
 }
 
 impl Scope {
-    /// How near it is.
+    /// The distance of this scope from an instance.
     #[must_use]
     pub const fn level(self) -> Level {
         match self {
@@ -55,7 +52,7 @@ impl Scope {
         }
     }
 
-    /// The bits of the id, 0 for the project.
+    /// The bits of the id; 0 for the project.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -67,7 +64,7 @@ impl Scope {
         }
     }
 
-    /// The scope of this level with these bits, as the database keeps them.
+    /// The scope of this level with these bits, as stored in the database.
     #[must_use]
     pub const fn from_bits(level: Level, bits: u32) -> Self {
         match level {
@@ -111,24 +108,23 @@ impl FromStr for Scope {
     }
 }
 
-/// How many nodes an assignment may change at once, and when it stops.
+/// How many nodes an assignment may update at once, and after how many failures it stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// At most so many are changed at the same time; none is no limit.
+pub struct UpdateLimits {
+    /// Maximum number of nodes that are updated at the same time; `None` for no limit.
     pub max_concurrent: Option<u32>,
-    /// After so many failures nothing is started any more; none is never.
+    /// Number of failures after which no further update starts; `None` for no limit.
     pub stop_after_failures: Option<u32>,
 }
 
-impl Limits {
-    /// The greatest limit.
+impl UpdateLimits {
+    /// The greatest limit: the database stores limits as `i32`.
     pub const MAX: u32 = i32::MAX.cast_unsigned();
 
-    /// Reads limits.
+    /// Parses limits.
     ///
     /// # Errors
-    /// A limit is greater than [`Limits::MAX`], or 0, which would mean that nothing ever starts: that is what a pause
-    /// is for.
+    /// A limit is greater than [`UpdateLimits::MAX`], or 0. With 0 nothing would ever start; use a pause for that.
     pub fn parse(
         max_concurrent: Option<u32>,
         stop_after_failures: Option<u32>,
@@ -147,39 +143,37 @@ impl Limits {
         })
     }
 
-    /// Whether there are any.
+    /// Whether at least one limit is set.
     #[must_use]
-    pub const fn any(&self) -> bool {
+    pub const fn is_limited(&self) -> bool {
         self.max_concurrent.is_some() || self.stop_after_failures.is_some()
     }
 }
 
-/// How far the limits of an assignment are used up, as one instance sees it.
+/// How far the limits of an assignment are used up, seen from one instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Brake {
-    /// Slots that other instances hold.
-    pub held: u32,
-    /// Whether this instance holds one.
-    pub mine: bool,
-    /// Runs that failed since the policy was assigned or the assignment was resumed.
+pub struct LimitUsage {
+    /// Number of slots that other instances hold.
+    pub held_by_others: u32,
+    /// Whether this instance holds a slot.
+    pub holds_slot: bool,
+    /// Number of failed runs since the policy was assigned or the assignment was resumed.
     pub failures: u32,
-    /// Until when this instance lets the others go first, because it let a window pass for nothing.
-    pub behind: Option<Time>,
+    /// Until when this instance lets the others go first, because it did not use its last window.
+    pub yields_until: Option<Time>,
 }
 
-/// A policy that is assigned along the chain of an instance.
+/// A policy that is assigned to an instance, directly or through its host, site, region or project.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Assigned {
-    /// To what.
+pub struct AssignedPolicy {
+    /// What the policy is assigned to.
     pub scope: Scope,
-    /// Which.
     pub policy: UpdatePolicy,
     /// The image that the policy names, if it names one.
     pub image: Option<Image>,
-    /// How fast it may go.
-    pub limits: Limits,
-    /// How far that is used up.
-    pub brake: Brake,
+    pub limits: UpdateLimits,
+    /// How far the limits are used up.
+    pub usage: LimitUsage,
 }
 
 #[cfg(test)]
@@ -204,27 +198,27 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_nothing_is_a_mistake() {
+    fn a_limit_of_zero_is_rejected() {
         assert_eq!(
-            Limits::parse(Some(0), None).expect_err("0").field,
+            UpdateLimits::parse(Some(0), None).expect_err("0").field,
             "maxConcurrent"
         );
         assert_eq!(
-            Limits::parse(None, Some(0)).expect_err("0").field,
+            UpdateLimits::parse(None, Some(0)).expect_err("0").field,
             "stopAfterFailures"
         );
-        assert!(!Limits::parse(None, None).expect("none").any());
+        assert!(!UpdateLimits::parse(None, None).expect("none").is_limited());
     }
 
     #[test]
-    fn a_limit_that_could_not_be_kept_as_it_is_is_a_mistake() {
-        let (most, beyond) = (Some(Limits::MAX), Some(Limits::MAX + 1));
-        let kept = Limits::parse(most, most).expect("the greatest");
-        let kept = (kept.max_concurrent, kept.stop_after_failures);
-        assert_eq!(kept, (most, most));
+    fn a_limit_above_the_maximum_is_rejected() {
+        let (max, beyond) = (Some(UpdateLimits::MAX), Some(UpdateLimits::MAX + 1));
+        let parsed = UpdateLimits::parse(max, max).expect("the greatest");
+        let pair = (parsed.max_concurrent, parsed.stop_after_failures);
+        assert_eq!(pair, (max, max));
         for (limits, field) in [
-            (Limits::parse(beyond, None), "maxConcurrent"),
-            (Limits::parse(None, beyond), "stopAfterFailures"),
+            (UpdateLimits::parse(beyond, None), "maxConcurrent"),
+            (UpdateLimits::parse(None, beyond), "stopAfterFailures"),
         ] {
             let error = limits.expect_err("too great");
             assert_eq!(error.field, field);

@@ -1,43 +1,44 @@
-//! Conditions: what people should know about an instance although nothing failed.
+//! Conditions of an instance: problems that users must know about although no run failed.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
 
 named! {
-    /// What kind of thing people should know.
+    /// Kind of a condition.
     ConditionKind {
-        /// What is assigned cannot be meant for it.
+        /// The assigned policy does not fit the instance.
         PolicyDoesNotFit = "policy_does_not_fit",
-        /// The image that is wished for is not newer than what runs.
+        /// The desired image is not newer than the running image.
         NotNewer = "not_newer",
-        /// The policy names no image, and the catalogue has none of the profile.
+        /// The policy names no image, and the catalogue has no image of the profile.
         NoImage = "no_image",
-        /// Its agent does not know how to do what is wished for.
+        /// The agent has no module for the desired update.
         AgentLacks = "agent_lacks",
-        /// The image that is wished for failed on it before.
+        /// The desired image failed on this node before.
         Quarantined = "quarantined",
-        /// It reported an image that the catalogue does not have.
+        /// The node reported an image that is not in the catalogue.
         UnknownImage = "unknown_image",
-        /// It reported an image of another profile than that of its instance.
+        /// The node reported an image of another profile than that of its instance.
         ProfileMismatch = "profile_mismatch",
-        /// It reported another image than the one that its update was for.
+        /// The node reported another image than the target of its update.
         OtherImage = "other_image",
-        /// Two machines speak with its identity.
+        /// Two machines use the identity of this instance.
         TwoMachines = "two_machines",
-        /// Its agent reported a failure where there was no update.
+        /// The agent reported a failure although no update was running.
         AgentAnomaly = "agent_anomaly",
-        /// It sent more than can be kept; the rest was cut off.
+        /// The node sent more than the server stores; the rest was cut off.
         DetailCut = "detail_cut",
-        /// Its agent says that something is wrong with the agent itself.
-        AgentTrouble = "agent_trouble",
+        /// The agent reports a problem with itself.
+        AgentError = "agent_trouble",
     }
 }
 
 impl ConditionKind {
-    /// Whether it follows from what is wanted, so that it goes when that changes; else from what the node said.
+    /// Whether the condition follows from the desired update and is removed when that changes. All others follow from
+    /// reports of the node.
     #[must_use]
-    pub const fn is_of_wish(self) -> bool {
+    pub const fn depends_on_policy(self) -> bool {
         matches!(
             self,
             Self::PolicyDoesNotFit
@@ -49,19 +50,17 @@ impl ConditionKind {
     }
 }
 
-/// Something that people should know about an instance. There is one of a kind at a time.
+/// A problem that users must know about. An instance has at most one condition of each kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// What kind.
     pub kind: ConditionKind,
-    /// What exactly, for people.
+    /// Details for users.
     pub text: String,
-    /// Since when.
     pub since: Time,
 }
 
-/// Replaces the conditions of some kinds by what holds now. What held before with the same text keeps its time; the
-/// order is that of the kinds.
+/// Replaces the conditions of the kinds that `covers` selects by `holds`. A condition whose text is unchanged keeps its
+/// time. Sorts the conditions by kind.
 pub fn replace(
     conditions: &mut Vec<Condition>,
     covers: impl Fn(ConditionKind) -> bool,
@@ -69,7 +68,7 @@ pub fn replace(
     now: Time,
 ) {
     let before = std::mem::take(conditions);
-    let (mut kept, _replaced): (Vec<_>, Vec<_>) = before
+    let (mut remaining, _replaced): (Vec<_>, Vec<_>) = before
         .iter()
         .cloned()
         .partition(|condition| !covers(condition.kind));
@@ -77,15 +76,15 @@ pub fn replace(
         let same = before
             .iter()
             .find(|condition| condition.kind == kind && condition.text == text);
-        kept.retain(|condition| condition.kind != kind);
-        kept.push(Condition {
+        remaining.retain(|condition| condition.kind != kind);
+        remaining.push(Condition {
             kind,
             since: same.map_or(now, |condition| condition.since),
             text,
         });
     }
-    kept.sort_by_key(|condition| condition.kind);
-    *conditions = kept;
+    remaining.sort_by_key(|condition| condition.kind);
+    *conditions = remaining;
 }
 
 #[cfg(test)]
@@ -96,7 +95,7 @@ mod tests {
     use ConditionKind as K;
 
     #[test]
-    fn what_still_holds_keeps_its_time() {
+    fn an_unchanged_condition_keeps_its_time() {
         let start = DateTime::UNIX_EPOCH;
         let later = start + TimeDelta::hours(1);
         let mut conditions = Vec::new();
@@ -108,15 +107,15 @@ mod tests {
         );
         replace(
             &mut conditions,
-            K::is_of_wish,
+            K::depends_on_policy,
             [(K::NotNewer, "a".into())],
             later,
         );
-        let told: Vec<_> = conditions.iter().map(|c| (c.kind, c.since)).collect();
-        assert_eq!(told, [(K::NotNewer, start), (K::OtherImage, start)]);
+        let listed: Vec<_> = conditions.iter().map(|c| (c.kind, c.since)).collect();
+        assert_eq!(listed, [(K::NotNewer, start), (K::OtherImage, start)]);
         replace(
             &mut conditions,
-            K::is_of_wish,
+            K::depends_on_policy,
             [(K::NotNewer, "c".into())],
             later,
         );
@@ -124,7 +123,7 @@ mod tests {
             conditions[0].since, later,
             "another text is another condition"
         );
-        replace(&mut conditions, K::is_of_wish, [], later);
-        assert_eq!(conditions.len(), 1, "what the node said stays");
+        replace(&mut conditions, K::depends_on_policy, [], later);
+        assert_eq!(conditions.len(), 1, "conditions from node reports remain");
     }
 }

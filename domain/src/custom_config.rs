@@ -1,52 +1,53 @@
-//! Configuration of a first start, for cloud-init (northbound section 1.3).
+//! Cloud-init configuration for the first boot.
 
 use crate::Time;
 use crate::id::CustomConfigId;
 use crate::invalid::Invalid;
 use crate::text;
 
-/// Configuration of a first start. It is never changed.
+/// Cloud-init configuration for the first boot. Immutable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomConfig {
-    /// Its id.
     pub id: CustomConfigId,
-    /// What it is.
     pub spec: CustomConfigSpec,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
-/// What configuration of a first start is.
+/// Content of a cloud-init configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomConfigSpec {
     /// Unique in its project.
     pub name: String,
-    /// For people; may be empty.
+    /// For users; may be empty.
     pub description: String,
-    /// What cloud-init reads.
+    /// The cloud-init document.
     pub config: String,
 }
 
 impl CustomConfigSpec {
-    /// The longest description, in bytes.
-    pub const MAX_DESCRIPTION: usize = 256;
-    /// The longest configuration, in characters.
-    pub const MAX_CONFIG: usize = 16_384;
+    /// Maximum length of the description, in bytes.
+    pub const MAX_DESCRIPTION_BYTES: usize = 256;
+    /// Maximum length of the configuration, in characters.
+    pub const MAX_CONFIG_CHARS: usize = 16_384;
 
-    /// Reads configuration.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// The name is not one, the configuration is empty, or a text is too long or has characters that are not allowed.
+    /// The name is invalid, the configuration is empty, or a text is too long or has characters that are not allowed.
     pub fn parse(name: &str, description: &str, config: &str) -> Result<Self, Invalid> {
-        const BESIDES: &str = text::TEXT_WITH_QUOTE;
-        text::check_word("name", name)?;
-        text::check("description", description, Self::MAX_DESCRIPTION, BESIDES)?;
+        const ALLOWED_PUNCTUATION: &str = text::TEXT_PUNCTUATION_AND_QUOTE;
+        text::check_identifier("name", name)?;
+        text::check(
+            "description",
+            description,
+            Self::MAX_DESCRIPTION_BYTES,
+            ALLOWED_PUNCTUATION,
+        )?;
         if config.is_empty() {
             return Err(Invalid::new("config", "must not be empty"));
         }
-        text::check_printable("config", config, Self::MAX_CONFIG, "\t\n\r")?;
+        text::check_printable("config", config, Self::MAX_CONFIG_CHARS, "\t\n\r")?;
         Ok(Self {
             name: name.to_owned(),
             description: description.to_owned(),
@@ -64,12 +65,12 @@ mod tests {
         let text = "#cloud-config\nntp:\n\tenabled: true # für alle\r\n";
         let read = CustomConfigSpec::parse("ntp-1", "", text).expect("a configuration");
         assert_eq!((read.name.as_str(), read.config.as_str()), ("ntp-1", text));
-        let longest = "ä".repeat(CustomConfigSpec::MAX_CONFIG);
+        let longest = "ä".repeat(CustomConfigSpec::MAX_CONFIG_CHARS);
         assert!(CustomConfigSpec::parse("n", "of \"all\" nodes", &longest).is_ok());
     }
 
     #[test]
-    fn what_is_wrong_with_a_configuration_is_said_of_its_field() {
+    fn an_invalid_configuration_names_its_field() {
         let (long, longer) = ("a".repeat(257), "a".repeat(16_385));
         for (name, description, config, field) in [
             ("", "", "x", "name"),

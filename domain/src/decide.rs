@@ -1,7 +1,7 @@
-//! What a node should do now, and why: one pure function for the poll, for the begin and for the explanation
-//! (engine section 3).
+//! Decides what a node should do now, and why. One pure function serves the poll, the start of an update and the
+//! explanation, so the three always agree.
 
-mod case;
+mod evaluation;
 mod quarantine;
 mod reason;
 mod steady;
@@ -12,15 +12,15 @@ mod tests;
 pub use reason::Reason;
 pub(crate) use steady::first_after;
 pub use steady::steady_until;
-pub use target::{Target, TargetKind, target};
+pub use target::{Target, TargetKind, resolve_target};
 
-use case::Case;
+use evaluation::Evaluation;
 
 use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
-use crate::assignment::Assigned;
+use crate::assignment::AssignedPolicy;
 use crate::id::RunId;
 use crate::order::{Order, OrderKind};
 use crate::os::{Image, OsKind, Sha256};
@@ -29,140 +29,132 @@ use crate::run::{CancelCause, OpenRun};
 use crate::schedule::RepeatedSchedule;
 use crate::window::{Opener, Window, Windows};
 
-/// What is known about a node.
+/// Known state of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeFacts {
-    /// Whether it is believed.
+    /// Whether the server accepts what the node reports.
     pub trusted: bool,
-    /// Whether it has spoken since its instance was made.
+    /// Whether the node has reported since its instance was created.
     pub provisioned: bool,
-    /// How its operating system is updated.
+    /// Whether its operating system is updated by packages or by images.
     pub os_kind: OsKind,
-    /// What it runs, as the catalogue has it.
+    /// The running image, as the catalogue describes it.
     pub running: Image,
-    /// How it speaks, and what it can do.
-    pub speaks: Protocol,
-    /// How its last attempt ended.
-    pub last_end: Option<LastEnd>,
-    /// The images that failed on it.
-    pub bad_images: Vec<KnownBad>,
+    /// The protocol and modules of its agent.
+    pub protocol: AgentProtocol,
+    /// Its last finished run.
+    pub last_run: Option<LastRun>,
+    /// Images that failed on this node.
+    pub bad_images: Vec<QuarantinedImage>,
 }
 
-/// An image that failed on a node.
+/// An image that failed on a node. It is not retried automatically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownBad {
-    /// Of its file.
+pub struct QuarantinedImage {
+    /// Digest of the image file.
     pub sha256: Sha256,
-    /// When we first heard of it, or when it failed once more since then. What was ordered before was ordered without
-    /// knowing, or had its try.
+    /// When the server learnt of the failure, or of the latest repetition. An order counts only if it is newer: an
+    /// older one was given without knowing of the failure, or has been used up by the attempt.
     pub since: Time,
 }
 
-/// How a node speaks to us.
+/// Protocol of the agent on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// It has not said anything yet.
+pub enum AgentProtocol {
+    /// The node has not reported yet.
     Unknown,
-    /// As the ancestor's agents do: it starts by itself when its window opens.
+    /// EIM agent: it starts an update by itself when its window opens.
     Eim,
-    /// As our agent does: it asks before it begins.
+    /// Evenkeel agent: it requests a start permit before it begins.
     Own {
-        /// The names of its modules.
+        /// Names of the agent's modules.
         modules: Vec<String>,
     },
 }
 
-/// How an attempt ended.
+/// A finished run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastEnd {
-    /// Which.
+pub struct LastRun {
     pub run: RunId,
-    /// Its wish.
+    /// Digest of its target.
     pub target: Option<String>,
-    /// When.
+    /// When it ended.
     pub at: Time,
-    /// What to conclude for the rest of the window.
+    /// Its meaning for the rest of the window.
     pub verdict: Verdict,
 }
 
 named! {
-    /// What an ended attempt means for the next one.
+    /// What a finished run means for the next run.
     Verdict {
-        /// The node is as wanted.
+        /// The node is in the desired state.
         Good = "good",
-        /// It is not; trying again at once would not help.
+        /// The node is not in the desired state, and an immediate retry would not help.
         Bad = "bad",
-        /// Nothing follows from it.
-        Open = "open",
+        /// The run says nothing about the state of the node.
+        Inconclusive = "open",
     }
 }
 
-/// What applies to a node.
+/// Everything that users configured for a node, and the images to choose from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
-    /// The policies that are assigned along the chain, nearest first.
-    pub policies: Vec<Assigned>,
-    /// The windows along the chain, without what was ordered.
+pub struct UpdateIntent {
+    /// Assigned policies, nearest first.
+    pub policies: Vec<AssignedPolicy>,
+    /// Windows of the schedules that apply, without ordered windows.
     pub windows: Windows,
-    /// The repeated schedules along the chain that open windows, by id. Their windows stand among `windows`.
-    pub repeated: Vec<RepeatedSchedule>,
+    /// Repeated schedules that open windows, by id. Their windows are included in `windows`.
+    pub repeated_schedules: Vec<RepeatedSchedule>,
     /// How long before its window a node may fetch.
     pub fetch_ahead: TimeDelta,
-    /// The images of the profile that the instance runs; empty for one that is updated by packages.
+    /// Images of the profile that the instance runs; empty if the instance is updated by packages.
     pub images: Vec<Image>,
-    /// The pauses of the project, of its site, and of policies.
+    /// Pauses of the project, of its site and of policies.
     pub pauses: Vec<Pause>,
-    /// What a person ordered for it.
+    /// The latest order of a user for this instance.
     pub order: Option<Order>,
 }
 
-/// What a node should do, why, and when the answer may change by time alone.
+/// What a node should do, why, and when this may change by time alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What to do.
     pub act: Act,
-    /// Why.
-    pub because: Reason,
-    /// When the answer may change by time alone; none if only news can change it.
-    pub next: Option<Time>,
-    /// Leave that is given ahead, for a node that cannot ask when its window opens.
-    pub grant: Option<Grant>,
-    /// Whether what to do is tried although it failed on this node before: a person ordered it since.
-    pub again: bool,
+    pub reason: Reason,
+    /// When the decision may change by time alone; `None` if only an event can change it.
+    pub next_change: Option<Time>,
+    /// Permit to start without a connection to the server, for a later window.
+    pub offline_grant: Option<OfflineGrant>,
+    /// Whether a user ordered a retry of an image that failed on this node before.
+    pub is_retry: bool,
 }
 
-/// Leave to begin without asking, by the node's own clock (engine section 3).
+/// Permit to start offline in one of the listed windows, by the node's own clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// What for.
+pub struct OfflineGrant {
     pub target: Target,
-    /// When, as `[start, end)`.
+    /// Windows as `[start, end)`.
     pub windows: Vec<(Time, Time)>,
-    /// When it is worth nothing any more: a full hour.
-    pub expires: Time,
+    /// When the grant expires; always a full hour.
+    pub expires_at: Time,
 }
 
 /// What a node should do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Nothing.
     Idle,
-    /// Prepare, and change nothing.
+    /// Download and prepare, without changing the node.
     Fetch(Target),
-    /// Prepare what is missing, then ask to begin.
+    /// Prepare if necessary, then request a start permit and apply.
     Apply {
-        /// What for.
         target: Target,
-        /// When the window closes.
-        before: Time,
+        /// End of the window.
+        deadline: Time,
     },
-    /// Go on with the attempt that is open.
+    /// Continue the open run.
     Continue(RunId),
-    /// Give up the attempt that is open; nothing was changed yet.
+    /// Cancel the open run, which has changed nothing yet.
     Cancel {
-        /// Which.
         run: RunId,
-        /// Why.
         cause: CancelCause,
     },
 }
@@ -182,68 +174,73 @@ impl Act {
 }
 
 impl Decision {
-    /// Until when an attempt at this target may begin now; none if it may not.
+    /// Until when a run for this target may start now; `None` if it may not start.
     #[must_use]
-    pub fn leave(&self, digest: &str) -> Option<Time> {
+    pub fn start_deadline(&self, digest: &str) -> Option<Time> {
         match &self.act {
-            Act::Apply { target, before } if target.digest() == digest => Some(*before),
+            Act::Apply { target, deadline } if target.digest() == digest => Some(*deadline),
             _ => None,
         }
     }
 
-    /// What is told, before it is known what leave goes with it.
-    const fn of(act: Act, because: Reason, next: Option<Time>) -> Self {
+    /// A decision without an offline grant.
+    const fn new(act: Act, reason: Reason, next: Option<Time>) -> Self {
         Self {
             act,
-            because,
-            next,
-            grant: None,
-            again: false,
+            reason,
+            next_change: next,
+            offline_grant: None,
+            is_retry: false,
         }
     }
 
-    /// An attempt is under way, whatever is wanted.
-    fn goes_on(run: &OpenRun) -> Self {
-        let because = Reason::RunOpen {
+    /// Continues an open run, whatever the desired update is now.
+    fn continue_run(run: &OpenRun) -> Self {
+        let reason = Reason::RunOpen {
             run: run.id,
             state: run.state.name(),
         };
-        Self::of(Act::Continue(run.id), because, None)
+        Self::new(Act::Continue(run.id), reason, None)
     }
 
-    const fn idle(because: Reason, next: Option<Time>) -> Self {
-        Self::of(Act::Idle, because, next)
+    const fn idle(reason: Reason, next: Option<Time>) -> Self {
+        Self::new(Act::Idle, reason, next)
     }
 }
 
-/// Decides what a node should do now. Total: a broken wish gives a reason, never an error.
+/// Decides what a node should do now. Never fails: an update that is impossible gives a reason, not an error.
 #[must_use]
-pub fn decide(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: Time) -> Decision {
-    let case = Case::of(known, wanted, now);
-    let decision = case.decide(open);
-    let grant = case.grant(&decision, open);
-    let again = case.again(&decision);
+pub fn decide(
+    facts: &NodeFacts,
+    intent: &UpdateIntent,
+    open: Option<&OpenRun>,
+    now: Time,
+) -> Decision {
+    let evaluation = Evaluation::new(facts, intent, now);
+    let decision = evaluation.decide(open);
+    let grant = evaluation.offline_grant(&decision, open);
+    let again = evaluation.is_retry(&decision);
     Decision {
-        grant,
-        again,
+        offline_grant: grant,
+        is_retry: again,
         ..decision
     }
 }
 
-impl Wanted {
-    /// The policy that applies to a node: nearest that fits wins.
+impl UpdateIntent {
+    /// The policy that applies to a node: the nearest one that fits.
     #[must_use]
-    pub fn nearest(&self, known: &NodeFacts) -> Option<&Assigned> {
-        let fits = |assigned: &&Assigned| assigned.misfit(known).is_none();
+    pub fn effective_policy(&self, facts: &NodeFacts) -> Option<&AssignedPolicy> {
+        let fits = |assigned: &&AssignedPolicy| assigned.mismatch(facts).is_none();
         self.policies.iter().find(fits)
     }
 
-    /// What was skipped because it does not fit, nearest first, and why.
+    /// Policies that do not fit and are nearer than the effective policy, nearest first, each with the reason.
     #[must_use]
-    pub fn skipped(&self, known: &NodeFacts) -> Vec<(&Assigned, &'static str)> {
+    pub fn skipped_policies(&self, facts: &NodeFacts) -> Vec<(&AssignedPolicy, &'static str)> {
         let mut skipped = Vec::new();
         for assigned in &self.policies {
-            match assigned.misfit(known) {
+            match assigned.mismatch(facts) {
                 Some(why) => skipped.push((assigned, why)),
                 None => break,
             }
@@ -251,10 +248,10 @@ impl Wanted {
         skipped
     }
 
-    /// The windows that count for this very instance: with the one that was ordered, or without those that were
-    /// cancelled.
+    /// The windows of this instance: with the ordered window added, or without the windows that a cancel order
+    /// closed.
     #[must_use]
-    pub fn windows_now(&self, now: Time) -> Windows {
+    pub fn effective_windows(&self, now: Time) -> Windows {
         let all = self.windows.as_slice().iter().copied();
         match &self.order {
             None => self.windows.clone(),
@@ -270,9 +267,9 @@ impl Wanted {
         }
     }
 
-    /// What keeps a policy from starting anything, apart from time.
+    /// Why a policy may start nothing now, apart from time.
     #[must_use]
-    pub fn held(&self, assigned: &Assigned) -> Option<Reason> {
+    pub fn hold_reason(&self, assigned: &AssignedPolicy) -> Option<Reason> {
         let concerns = |pause: &&Pause| match pause.scope {
             PauseScope::Project | PauseScope::Site(_) => true,
             PauseScope::Policy(policy) => policy == assigned.policy.id,
@@ -284,35 +281,37 @@ impl Wanted {
                 reason: pause.reason.clone(),
             });
         }
-        let (limits, brake) = (assigned.limits, assigned.brake);
+        let (limits, usage) = (assigned.limits, assigned.usage);
         if limits
             .stop_after_failures
-            .is_some_and(|limit| limit <= brake.failures)
+            .is_some_and(|limit| limit <= usage.failures)
         {
             return Some(Reason::Stopped {
                 scope: assigned.scope,
-                failures: brake.failures,
+                failures: usage.failures,
             });
         }
         let (scope, limit) = (assigned.scope, limits.max_concurrent?);
-        if !brake.mine && limit <= brake.held {
+        if !usage.holds_slot && limit <= usage.held_by_others {
             return Some(Reason::NoFreeSlot { scope, limit });
         }
-        let until = brake.behind?;
-        Some(Reason::GivesWay { scope, until })
+        let until = usage.yields_until?;
+        Some(Reason::YieldsSlot { scope, until })
     }
 }
 
-impl Assigned {
-    /// Whether it cannot be meant for a node, and why not.
+impl AssignedPolicy {
+    /// Why the policy does not fit a node; `None` if it fits.
     #[must_use]
-    pub fn misfit(&self, known: &NodeFacts) -> Option<&'static str> {
-        if let Some(why) = self.policy.spec.wish.misfit(known.os_kind) {
+    pub fn mismatch(&self, facts: &NodeFacts) -> Option<&'static str> {
+        if let Some(why) = self.policy.spec.desired.mismatch(facts.os_kind) {
             return Some(why);
         }
-        let (image, running) = (self.image.as_ref()?, &known.running);
+        let (image, running) = (self.image.as_ref()?, &facts.running);
         if image.profile_name != running.profile_name {
-            return Some("its image is one of another profile than the instance runs");
+            return Some(
+                "its image belongs to another profile than the one that the instance runs",
+            );
         }
         let fits = image.fits(&running.architecture);
         (!fits).then_some("its image is made for another architecture than the instance runs")

@@ -1,7 +1,7 @@
-//! The ancestor's agents: what their samples prove and what they are answered.
+//! EIM's update agents: what their samples prove and how the server answers them.
 //!
-//! Such an agent does not tell what happened; it shows the state of a file at each tick, misses steps and repeats
-//! itself (southbound sections 3.3 and 3.9). It starts by itself when its window opens.
+//! An EIM agent does not report events. At each tick it sends the content of its state file, so it skips steps and
+//! repeats itself. It starts an update by itself when its window opens.
 
 mod available;
 mod delivery;
@@ -12,11 +12,13 @@ mod repeated;
 mod steady;
 #[cfg(test)]
 mod tests;
-mod way;
+mod turn_order;
 
-pub use available::{MAX_AVAILABLE, available, available_for};
-pub use delivery::{Answer, Asked, Delivered, Slot, answer};
-pub use detail::{Detail, MAX_DETAIL};
-pub use evidence::{Before, Doubt, Proof, Sample, SampleKind, Seen, evidence};
-pub use repeated::RepeatedOnWire;
-pub use steady::{Shows, is_settled, may_begin_from, steady_until};
+pub use available::{MAX_AVAILABLE_BYTES, available_update, newer_image_name};
+pub use delivery::{Answer, AnswerInput, DeliveryState, Slot, render_answer};
+pub use detail::{Detail, MAX_DETAIL_BYTES};
+pub use evidence::{
+    LastSample, PriorState, Proof, Sample, SampleKind, UnconfirmedFailure, evaluate_sample,
+};
+pub use repeated::WireRepeatedSchedule;
+pub use steady::{VisibleState, is_unchanged_sample, may_begin_from, steady_until};

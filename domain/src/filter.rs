@@ -1,21 +1,22 @@
-//! The language of filters and orders: AIP-160 with the ancestor's habits (northbound section 2).
+//! The language of filters and orders: AIP-160 with EIM's extensions.
 //!
-//! A filter is read in three steps: into tokens, into a tree that knows only the grammar, and into a [`Filter`] whose
-//! every name and value fits the schema of its [`Resource`]. Whoever has a `Filter` need not check it again.
+//! A filter is parsed in three steps: into tokens, into a tree that knows only the grammar, and into a [`Filter`] whose
+//! names and values all fit the schema of its [`Resource`]. A `Filter` needs no further checks.
 //!
-//! - `OR` binds tighter than `AND`; `NOT` or `-` before a condition or parentheses turns it round.
-//! - `=` on texts and ids looks for a part, whatever the case; `*` stands for any letters. `==` and `!=` mean the whole.
-//! - `:` means `=`, but `site:*` asks whether something is there and `metadata:city` whether there is a label.
-//! - A path leads over at most [`Filter::MAX_EDGES`] edges. Through an edge that is not there every test is false;
-//!   through one that leads to many, one of them is enough.
-//! - Within quotes a backslash takes the meaning from a quote, a star or a backslash; else it is a letter.
+//! - `OR` binds tighter than `AND`; `NOT` or `-` before a condition or parentheses negates it.
+//! - `=` on texts and ids searches for a substring and ignores case; `*` matches any letters. `==` and `!=` compare the
+//!   whole text.
+//! - `:` means `=`, but `site:*` tests whether a resource exists and `metadata:city` whether there is a label.
+//! - A path has at most [`Filter::MAX_EDGES`] edges. A test behind an edge without a resource is false; a test behind an
+//!   edge to many resources is true if one of them matches.
+//! - Within quotes a backslash escapes a quote, a star or a backslash; otherwise it is a letter.
 
-mod bad;
 mod check;
+mod display;
+mod error;
 mod order;
 mod pattern;
 mod schema;
-mod show;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -23,74 +24,74 @@ mod token;
 
 use std::fmt;
 
-pub use self::bad::BadFilter;
+pub use self::error::BadFilter;
 pub use self::order::{OrderKey, parse_order};
 pub use self::pattern::Pattern;
-pub use self::schema::{Edge, Enumeration, Field, FieldKind, Resource};
+pub use self::schema::{Edge, Enumeration, FieldKind, FilterField, Resource};
 use crate::Time;
 
-/// What of a list is wanted.
+/// A filter of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// Each of them holds; without any it always holds.
+    /// All of the filters match; always true if empty.
     All(Vec<Self>),
-    /// One of them holds; without any it never holds.
+    /// At least one of the filters matches; always false if empty.
     Any(Vec<Self>),
-    /// It does not hold.
+    /// The filter does not match.
     Not(Box<Self>),
-    /// A field is as wanted.
-    Test(Test),
+    /// A field fulfils a condition.
+    Test(FieldTest),
     /// There is a resource at the end of the path, which is never empty.
-    Exists(Path),
-    /// The labels at the end of the path are as wanted.
+    Exists(EdgePath),
+    /// The labels at the end of the path fulfil a condition.
     Label {
-        /// The way to the resource; empty for the listed one itself.
-        path: Path,
-        /// The label's name, with its prefix if it has one.
+        /// Path to the resource; empty for the listed one itself.
+        path: EdgePath,
+        /// Name of the label, with its prefix if it has one.
         key: String,
-        /// What is wanted of it.
+        /// Condition for the label.
         condition: LabelCondition,
     },
 }
 
-/// The way from a listed resource to another one.
-pub type Path = Vec<&'static Edge>;
+/// The path from a listed resource to another one.
+pub type EdgePath = Vec<&'static Edge>;
 
-/// A field at the end of a path is as wanted.
+/// A condition for a field at the end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Test {
-    /// The way to the resource; empty for the listed one itself.
-    pub path: Path,
-    /// Its field.
-    pub field: &'static Field,
-    /// What is wanted of it.
-    pub condition: Condition,
+pub struct FieldTest {
+    /// Path to the resource; empty for the listed one itself.
+    pub path: EdgePath,
+    /// Field of that resource.
+    pub field: &'static FilterField,
+    /// Condition for the field.
+    pub condition: FieldCondition,
 }
 
-/// What is wanted of a field. Each kind of field has its own conditions; [`Condition::Unset`] is for all.
+/// A condition for a field. Each kind of field has its own conditions; [`FieldCondition::Unset`] is for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// A text or id has the pattern somewhere, whatever the case.
+pub enum FieldCondition {
+    /// A text or id contains the pattern, ignoring case.
     Contains(Pattern),
-    /// A text or id is exactly this.
+    /// A text or id equals this text.
     Exactly(String),
-    /// A text or id is set and is not exactly this; with an empty text, it is only set.
+    /// A text or id is set and differs from this text; with an empty text, it is only set.
     Not(String),
-    /// Nothing is set: no value, an empty text or `unspecified`. A zero is a number.
+    /// The field has no value, an empty text or `unspecified`. A zero is a value.
     Unset,
-    /// An enumeration has the value with this name, as the database calls it.
+    /// An enumeration has the value with this name, as the database stores it.
     Is(&'static str),
     /// An enumeration has another value.
     IsNot(&'static str),
-    /// A number compares so; one that is not set counts as 0, as it is shown.
+    /// Compares a number; one that is not set counts as 0, as it is displayed.
     Number(Comparison, i64),
-    /// It is true or not; what is not set is not true.
-    Truth(bool),
-    /// A time compares so; one that is not set never does.
+    /// A boolean has this value; one that is not set is false.
+    Bool(bool),
+    /// Compares a time; one that is not set never matches.
     Time(Comparison, Time),
 }
 
-/// How two values compare.
+/// A comparison of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Comparison {
     /// `=`
@@ -108,7 +109,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Every way to compare.
+    /// All comparisons.
     pub const ALL: &[Self] = &[
         Self::Equal,
         Self::NotEqual,
@@ -118,7 +119,7 @@ impl Comparison {
         Self::GreaterOrEqual,
     ];
 
-    /// How it is written.
+    /// The symbol in the filter language.
     #[must_use]
     pub const fn symbol(self) -> &'static str {
         match self {
@@ -132,28 +133,28 @@ impl Comparison {
     }
 }
 
-/// What is wanted of a label.
+/// A condition for a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelCondition {
-    /// It is there.
+    /// The label exists.
     Present,
-    /// It is there with exactly this value.
+    /// The label exists with exactly this value.
     Is(String),
-    /// It is there with another value.
+    /// The label exists with another value.
     IsNot(String),
 }
 
 impl Filter {
-    /// The greatest length in characters.
-    pub const MAX: usize = 4_000;
+    /// Maximum length in characters.
+    pub const MAX_CHARS: usize = 4_000;
 
-    /// How deep parentheses and `NOT` may be nested.
+    /// Maximum nesting depth of parentheses and `NOT`.
     pub const MAX_DEPTH: usize = 64;
 
-    /// How many edges a path may have.
+    /// Maximum number of edges of a path.
     pub const MAX_EDGES: usize = 5;
 
-    /// What is at the end of a path that begins at a resource has one of these ids.
+    /// A filter that matches if the resource at the end of the path has one of these ids.
     #[must_use]
     pub fn id_in<I: fmt::Display>(
         resource: Resource,
@@ -163,21 +164,21 @@ impl Filter {
         let end = path.last().map_or(resource, |edge| edge.to);
         let field = end.field("resource_id");
         let tests = ids.into_iter().filter_map(|id| {
-            Some(Self::Test(Test {
+            Some(Self::Test(FieldTest {
                 path: path.to_vec(),
                 field: field?,
-                condition: Condition::Exactly(id.to_string()),
+                condition: FieldCondition::Exactly(id.to_string()),
             }))
         });
         Self::Any(tests.collect())
     }
 }
 
-/// Reads a filter for a list of this resource.
+/// Parses a filter for a list of this resource.
 ///
 /// # Errors
-/// Says where the first thing stands that cannot be, and what would be right.
-pub fn parse(resource: Resource, text: &str) -> Result<Filter, BadFilter> {
-    bad::check_length(text, Filter::MAX)?;
-    check::filter(resource, syntax::tree(text)?)
+/// Gives the position and the reason of the first error, and a suggestion if there is one.
+pub fn parse_filter(resource: Resource, text: &str) -> Result<Filter, BadFilter> {
+    error::check_length(text, Filter::MAX_CHARS)?;
+    check::check_filter(resource, syntax::parse_tree(text)?)
 }

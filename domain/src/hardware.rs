@@ -1,7 +1,6 @@
-//! What machines are made of.
+//! Hardware inventory of a machine.
 //!
-//! The lists of parts have the JSON form of the REST API (northbound section 1.3): so the database keeps them, and so
-//! filters read them.
+//! The lists of parts have the JSON form of EIM's REST API. The database stores them in this form, and filters read it.
 
 use std::slice;
 
@@ -12,81 +11,70 @@ use crate::Time;
 use crate::id::IpAddressId;
 
 named! {
-    /// The management controller of a machine.
+    /// Management controller of a machine.
     Controller {
-        /// It has none.
+        /// No controller.
         None = "none",
-        /// One that speaks IPMI.
+        /// A controller that speaks IPMI.
         Ipmi = "ipmi",
         /// Intel vPro.
         Vpro = "vpro",
-        /// A power distribution unit that is switched.
+        /// A switched power distribution unit.
         Pdu = "pdu",
     }
 }
 
-/// What a machine says that it is made of. Parts have no times and addresses no ids before [`Hardware::follow`].
+/// Hardware as a machine reports it. Parts have no times and addresses no ids before [`Hardware::carry_over`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
-    /// Its serial number, as it says it: any text.
+    /// Serial number as reported; any text.
     pub serial_number: String,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// The model of its processors.
     pub cpu_model: String,
-    /// What its processors can do, separated by commas.
+    /// Feature flags of its processors, separated by commas.
     pub cpu_capabilities: String,
-    /// The architecture of its processors.
     pub cpu_architecture: String,
-    /// How its processors are arranged, a JSON object as text; may be empty.
+    /// Processor topology: a JSON object as text; may be empty.
     pub cpu_topology: String,
-    /// How many sockets it has.
     pub cpu_sockets: u32,
-    /// How many cores it has.
     pub cpu_cores: u32,
-    /// How many threads run at once.
     pub cpu_threads: u32,
-    /// What its vendor calls it.
     pub product_name: String,
-    /// The version of its firmware.
+    /// Version of its firmware.
     pub bios_version: String,
-    /// The date of its firmware.
+    /// Release date of its firmware.
     pub bios_release_date: String,
-    /// Who made its firmware.
+    /// Vendor of its firmware.
     pub bios_vendor: String,
-    /// Its management controller; none if nothing is known of one.
+    /// Its management controller; `None` if unknown.
     pub controller: Option<Controller>,
-    /// The address of its management controller; may be empty.
+    /// IP address of its management controller; may be empty.
     pub controller_ip: String,
-    /// Its disks.
     pub storages: Vec<Storage>,
-    /// Its network interfaces.
     pub nics: Vec<Nic>,
-    /// Its USB devices.
     pub usbs: Vec<Usb>,
-    /// Its graphics processors.
     pub gpus: Vec<Gpu>,
 }
 
 impl Hardware {
-    /// The most parts of one kind that are kept.
+    /// Maximum number of parts of one kind that are stored.
     pub const MAX_PARTS: usize = 256;
 
-    /// The most addresses of one network interface that are kept.
+    /// Maximum number of addresses of one network interface that are stored.
     pub const MAX_ADDRESSES: usize = 64;
 
-    /// The most addresses of all network interfaces together that are kept.
-    pub const MAX_ADDRESSES_OF_ALL: usize = 1_024;
+    /// Maximum number of addresses of all network interfaces together that are stored.
+    pub const MAX_TOTAL_ADDRESSES: usize = 1_024;
 
-    /// Takes from what was known before what a machine does not say: since when its parts are there, and the ids of its
-    /// addresses. Gives the addresses that are new and so have no id yet.
-    pub fn follow(&mut self, before: Option<&Self>, now: Time) -> Vec<&mut Address> {
+    /// Copies from the previous report what a machine does not report: the times of unchanged parts and the ids of known
+    /// addresses. Returns the new addresses, which have no id yet.
+    pub fn carry_over(&mut self, before: Option<&Self>, now: Time) -> Vec<&mut Address> {
         let nothing = Self::default();
         let before = before.unwrap_or(&nothing);
-        follow(&mut self.storages, &before.storages, now);
-        follow(&mut self.nics, &before.nics, now);
-        follow(&mut self.usbs, &before.usbs, now);
-        follow(&mut self.gpus, &before.gpus, now);
+        carry_over(&mut self.storages, &before.storages, now);
+        carry_over(&mut self.nics, &before.nics, now);
+        carry_over(&mut self.usbs, &before.usbs, now);
+        carry_over(&mut self.gpus, &before.gpus, now);
         let addresses = self.nics.iter_mut().flat_map(|nic| &mut nic.ipaddresses);
         addresses
             .filter(|address| address.resource_id.is_none())
@@ -94,13 +82,13 @@ impl Hardware {
     }
 }
 
-/// When a part was first seen, and when it was last found changed.
+/// When a part was first reported, and when it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lifetime {
-    /// When it was first seen.
+    /// When it was first reported.
     pub created_at: Time,
-    /// When it was last found changed.
+    /// When it last changed.
     pub updated_at: Time,
 }
 
@@ -110,21 +98,16 @@ pub struct Lifetime {
 pub struct Storage {
     /// World-wide name.
     pub wwid: String,
-    /// Serial number.
     pub serial: String,
-    /// Who made it.
     pub vendor: String,
-    /// Its model.
     pub model: String,
-    /// Its size.
     pub capacity_bytes: Capacity,
-    /// Such as `sda`.
+    /// Device name such as `sda`.
     pub device_name: String,
-    /// Since when it is there.
     pub timestamps: Option<Lifetime>,
 }
 
-/// A number of bytes; in JSON a text, because readers of JSON lose digits beyond 53 bits.
+/// A number of bytes. In JSON it is a string, because JSON readers lose digits beyond 53 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity(pub u64);
 
@@ -145,93 +128,87 @@ impl<'de> Deserialize<'de> for Capacity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Nic {
-    /// Such as `eth0`.
+    /// Device name such as `eth0`.
     pub device_name: String,
-    /// Where it sits.
+    /// PCI address.
     pub pci_identifier: String,
-    /// Its hardware address.
+    /// MAC address.
     pub mac_addr: String,
-    /// Whether single-root I/O virtualisation is on.
+    /// Whether single-root I/O virtualisation is enabled.
     pub sriov_enabled: bool,
-    /// How many virtual functions it has.
+    /// Number of virtual functions.
     pub sriov_vfs_num: u32,
-    /// How many it could have.
+    /// Maximum number of virtual functions.
     pub sriov_vfs_total: u32,
-    /// The greatest packet.
+    /// Maximum transmission unit, in bytes.
     pub mtu: u32,
-    /// Whether it has a link.
     pub link_state: LinkState,
     /// Whether it belongs to the management controller.
     pub bmc_interface: bool,
-    /// Its addresses.
     pub ipaddresses: Vec<Address>,
-    /// Since when it is there.
     pub timestamps: Option<Lifetime>,
 }
 
-/// Whether a network interface has a link, and since when.
+/// Link state of a network interface, and since when.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkState {
-    /// Whether it has.
+    /// The state.
     #[serde(rename = "type")]
     pub kind: Link,
-    /// Since when.
     pub timestamps: Option<Lifetime>,
 }
 
-/// Whether a network interface has a link.
+/// Link state of a network interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Link {
-    /// Nothing was said.
+    /// Not reported.
     #[default]
     #[serde(rename = "NETWORK_INTERFACE_LINK_STATE_UNSPECIFIED")]
     Unspecified,
-    /// It has.
+    /// The interface has a link.
     #[serde(rename = "NETWORK_INTERFACE_LINK_STATE_UP")]
     Up,
-    /// It has not.
+    /// The interface has no link.
     #[serde(rename = "NETWORK_INTERFACE_LINK_STATE_DOWN")]
     Down,
 }
 
-/// An address of a network interface.
+/// IP address of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
-    /// Its id; none as long as it was not given one.
+    /// Its id; `None` until the server assigns one.
     pub resource_id: Option<IpAddressId>,
-    /// The address with the length of its prefix.
+    /// The address with its prefix length.
     pub address: String,
-    /// Where it stands.
     pub status: AddressStatus,
-    /// Why; nothing says so yet.
+    /// Details of the status; always empty so far.
     pub status_detail: String,
-    /// How it came about.
+    /// How the address was configured.
     pub config_method: ConfigMethod,
-    /// Since when it is there.
     pub timestamps: Option<Lifetime>,
 }
 
-/// Where an address stands. A machine tells only of those that it has.
+/// Status of an address. A machine reports only addresses that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AddressStatus {
-    /// The machine has it.
+    /// The machine has the address.
     #[default]
     #[serde(rename = "IP_ADDRESS_STATUS_CONFIGURED")]
     Configured,
 }
 
-/// How an address came about.
+/// How an address was configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConfigMethod {
-    /// Nothing was said.
+    /// Not reported.
     #[default]
     #[serde(rename = "IP_ADDRESS_CONFIG_METHOD_UNSPECIFIED")]
     Unspecified,
-    /// Somebody wrote it down.
+    /// Configured by hand.
     #[serde(rename = "IP_ADDRESS_CONFIG_METHOD_STATIC")]
     Static,
-    /// A server lent it.
+    /// Assigned by a DHCP server.
     #[serde(rename = "IP_ADDRESS_CONFIG_METHOD_DYNAMIC")]
     Dynamic,
 }
@@ -240,21 +217,18 @@ pub enum ConfigMethod {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usb {
-    /// Who made it.
+    /// Vendor id.
     pub id_vendor: String,
-    /// What it is.
+    /// Product id.
     pub id_product: String,
-    /// On which bus.
+    /// Bus number.
     pub bus: u32,
-    /// Where on the bus.
+    /// Address on the bus.
     pub addr: u32,
-    /// Its class.
     pub class: String,
-    /// Serial number.
     pub serial: String,
-    /// Such as `ttyUSB0`; may be empty.
+    /// Device name such as `ttyUSB0`; may be empty.
     pub device_name: String,
-    /// Since when it is there.
     pub timestamps: Option<Lifetime>,
 }
 
@@ -262,44 +236,40 @@ pub struct Usb {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
-    /// Where it sits.
+    /// PCI address.
     pub pci_id: String,
-    /// What it is.
     pub product: String,
-    /// Who made it.
     pub vendor: String,
-    /// For people.
+    /// For users.
     pub description: String,
-    /// Such as `card0`.
+    /// Device name such as `card0`.
     pub device_name: String,
-    /// What it can do.
     pub capabilities: Vec<String>,
-    /// Since when it is there.
     pub timestamps: Option<Lifetime>,
 }
 
-/// A part that is known again when it is told of once more.
-trait Part: PartialEq {
-    /// Whether it is the same part, whatever else is told of it now.
-    fn is(&self, other: &Self) -> bool;
+/// A part that is recognized when it is reported again.
+trait HardwarePart: PartialEq {
+    /// Whether both describe the same part, whatever else changed.
+    fn is_same_part(&self, other: &Self) -> bool;
 
-    /// Since when it is there.
+    /// The times of the part.
     fn lifetime(&mut self) -> &mut Option<Lifetime>;
 
-    /// Takes what is known of it and never said.
-    fn take(&mut self, known: &Self);
+    /// Copies what the server knows of the part and the machine does not report.
+    fn copy_identity(&mut self, previous: &Self);
 
-    /// Lets its own parts follow those of what it was before.
-    fn inner(&mut self, _before: Option<&Self>, _now: Time) {}
+    /// Carries the times of nested parts over.
+    fn carry_over_nested(&mut self, _before: Option<&Self>, _now: Time) {}
 }
 
-/// Parts that are as they were keep their times; the others changed now, or came now.
-fn follow<P: Part>(parts: &mut [P], before: &[P], now: Time) {
+/// Unchanged parts keep their times. The others changed or appeared now.
+fn carry_over<P: HardwarePart>(parts: &mut [P], before: &[P], now: Time) {
     for part in parts {
-        let old = before.iter().find(|old| old.is(part));
-        part.inner(old, now);
+        let old = before.iter().find(|old| old.is_same_part(part));
+        part.carry_over_nested(old, now);
         if let Some(old) = old {
-            part.take(old);
+            part.copy_identity(old);
             if part == old {
                 continue;
             }
@@ -313,8 +283,8 @@ fn follow<P: Part>(parts: &mut [P], before: &[P], now: Time) {
     }
 }
 
-impl Part for Storage {
-    fn is(&self, other: &Self) -> bool {
+impl HardwarePart for Storage {
+    fn is_same_part(&self, other: &Self) -> bool {
         self.device_name == other.device_name
     }
 
@@ -322,13 +292,13 @@ impl Part for Storage {
         &mut self.timestamps
     }
 
-    fn take(&mut self, known: &Self) {
-        self.timestamps = known.timestamps;
+    fn copy_identity(&mut self, previous: &Self) {
+        self.timestamps = previous.timestamps;
     }
 }
 
-impl Part for Nic {
-    fn is(&self, other: &Self) -> bool {
+impl HardwarePart for Nic {
+    fn is_same_part(&self, other: &Self) -> bool {
         self.device_name == other.device_name
     }
 
@@ -336,21 +306,21 @@ impl Part for Nic {
         &mut self.timestamps
     }
 
-    fn take(&mut self, known: &Self) {
-        self.timestamps = known.timestamps;
+    fn copy_identity(&mut self, previous: &Self) {
+        self.timestamps = previous.timestamps;
     }
 
-    fn inner(&mut self, before: Option<&Self>, now: Time) {
+    fn carry_over_nested(&mut self, before: Option<&Self>, now: Time) {
         let links = before.map(|before| slice::from_ref(&before.link_state));
         let addresses = before.map(|before| before.ipaddresses.as_slice());
         let link = slice::from_mut(&mut self.link_state);
-        follow(link, links.unwrap_or_default(), now);
-        follow(&mut self.ipaddresses, addresses.unwrap_or_default(), now);
+        carry_over(link, links.unwrap_or_default(), now);
+        carry_over(&mut self.ipaddresses, addresses.unwrap_or_default(), now);
     }
 }
 
-impl Part for LinkState {
-    fn is(&self, _other: &Self) -> bool {
+impl HardwarePart for LinkState {
+    fn is_same_part(&self, _other: &Self) -> bool {
         true
     }
 
@@ -358,13 +328,13 @@ impl Part for LinkState {
         &mut self.timestamps
     }
 
-    fn take(&mut self, known: &Self) {
-        self.timestamps = known.timestamps;
+    fn copy_identity(&mut self, previous: &Self) {
+        self.timestamps = previous.timestamps;
     }
 }
 
-impl Part for Address {
-    fn is(&self, other: &Self) -> bool {
+impl HardwarePart for Address {
+    fn is_same_part(&self, other: &Self) -> bool {
         self.address == other.address
     }
 
@@ -372,14 +342,14 @@ impl Part for Address {
         &mut self.timestamps
     }
 
-    fn take(&mut self, known: &Self) {
-        self.resource_id = known.resource_id;
-        self.timestamps = known.timestamps;
+    fn copy_identity(&mut self, previous: &Self) {
+        self.resource_id = previous.resource_id;
+        self.timestamps = previous.timestamps;
     }
 }
 
-impl Part for Usb {
-    fn is(&self, other: &Self) -> bool {
+impl HardwarePart for Usb {
+    fn is_same_part(&self, other: &Self) -> bool {
         (self.bus, self.addr) == (other.bus, other.addr)
     }
 
@@ -387,13 +357,13 @@ impl Part for Usb {
         &mut self.timestamps
     }
 
-    fn take(&mut self, known: &Self) {
-        self.timestamps = known.timestamps;
+    fn copy_identity(&mut self, previous: &Self) {
+        self.timestamps = previous.timestamps;
     }
 }
 
-impl Part for Gpu {
-    fn is(&self, other: &Self) -> bool {
+impl HardwarePart for Gpu {
+    fn is_same_part(&self, other: &Self) -> bool {
         self.pci_id == other.pci_id
     }
 
@@ -401,8 +371,8 @@ impl Part for Gpu {
         &mut self.timestamps
     }
 
-    fn take(&mut self, known: &Self) {
-        self.timestamps = known.timestamps;
+    fn copy_identity(&mut self, previous: &Self) {
+        self.timestamps = previous.timestamps;
     }
 }
 
@@ -453,40 +423,44 @@ mod tests {
         }
     }
 
-    /// What follows, with new ids from a number on; and how many are new.
-    fn followed(mut said: Hardware, before: Option<&Hardware>, hour: i64) -> (Hardware, u32) {
+    /// Carries `before` over, with new ids from `hour` on. Returns also the number of new addresses.
+    fn carried_over(
+        mut reported: Hardware,
+        before: Option<&Hardware>,
+        hour: i64,
+    ) -> (Hardware, u32) {
         let mut new = 0;
-        for address in said.follow(before, at(hour)) {
+        for address in reported.carry_over(before, at(hour)) {
             address.resource_id = Some(IpAddressId::nth(u32::try_from(hour).expect("small") + new));
             new += 1;
         }
-        (said, new)
+        (reported, new)
     }
 
     #[test]
-    fn what_is_told_once_more_keeps_its_times_and_ids() {
-        let said = machine(vec![nic("eth0", Link::Up, &["10.0.0.1/24", "10.0.0.2/24"])]);
-        let (first, new) = followed(said.clone(), None, 0);
+    fn unchanged_parts_keep_their_times_and_ids() {
+        let reported = machine(vec![nic("eth0", Link::Up, &["10.0.0.1/24", "10.0.0.2/24"])]);
+        let (first, new) = carried_over(reported.clone(), None, 0);
         assert_eq!(new, 2);
         assert_eq!(first.storages[0].timestamps, Some(times(0, 0)));
         assert_eq!(first.nics[0].link_state.timestamps, Some(times(0, 0)));
-        let (again, new) = followed(said, Some(&first), 5);
+        let (again, new) = carried_over(reported, Some(&first), 5);
         assert_eq!((again, new), (first, 0));
     }
 
     #[test]
     fn a_part_changes_with_its_own_parts_and_no_other_does() {
-        let said = vec![
+        let reported = vec![
             nic("eth0", Link::Up, &["10.0.0.1/24"]),
             nic("eth1", Link::Up, &[]),
         ];
-        let (first, _) = followed(machine(said), None, 0);
-        let said = vec![
+        let (first, _) = carried_over(machine(reported), None, 0);
+        let reported = vec![
             nic("eth1", Link::Up, &[]),
             nic("eth0", Link::Down, &["10.0.0.9/24", "10.0.0.1/24"]),
             nic("eth2", Link::Up, &[]),
         ];
-        let (later, new) = followed(machine(said), Some(&first), 5);
+        let (later, new) = carried_over(machine(reported), Some(&first), 5);
         assert_eq!(new, 1);
         let [eth1, eth0, eth2] = later.nics.as_slice() else {
             panic!("{later:?}");
@@ -502,29 +476,29 @@ mod tests {
 
     #[test]
     fn parts_have_the_form_of_the_api() {
-        let said = machine(vec![nic("eth0", Link::Up, &["10.0.0.1/24"])]);
-        let (known, _) = followed(said, None, 0);
+        let reported = machine(vec![nic("eth0", Link::Up, &["10.0.0.1/24"])]);
+        let (stored, _) = carried_over(reported, None, 0);
         let times =
             json!({"createdAt": "2027-01-15T08:00:00Z", "updatedAt": "2027-01-15T08:00:00Z"});
-        let shown = serde_json::to_value(&known.nics).expect("JSON");
+        let rendered = serde_json::to_value(&stored.nics).expect("JSON");
         let address = json!({
             "resourceId": IpAddressId::nth(0).to_string(), "address": "10.0.0.1/24",
             "status": "IP_ADDRESS_STATUS_CONFIGURED", "statusDetail": "",
             "configMethod": "IP_ADDRESS_CONFIG_METHOD_UNSPECIFIED", "timestamps": times,
         });
         assert_eq!(
-            shown,
+            rendered,
             json!([{
                 "deviceName": "eth0", "pciIdentifier": "", "macAddr": "", "sriovEnabled": false, "sriovVfsNum": 0,
                 "sriovVfsTotal": 0, "mtu": 0, "bmcInterface": false, "ipaddresses": [address],
                 "linkState": {"type": "NETWORK_INTERFACE_LINK_STATE_UP", "timestamps": times}, "timestamps": times,
             }])
         );
-        let disks = serde_json::to_value(&known.storages).expect("JSON");
+        let disks = serde_json::to_value(&stored.storages).expect("JSON");
         assert_eq!(disks[0]["capacityBytes"], "18446744073709551615");
         let read: Vec<Storage> = serde_json::from_value(disks).expect("disks");
-        assert_eq!(read, known.storages);
-        let read: Vec<Nic> = serde_json::from_value(shown).expect("interfaces");
-        assert_eq!(read, known.nics);
+        assert_eq!(read, stored.storages);
+        let read: Vec<Nic> = serde_json::from_value(rendered).expect("interfaces");
+        assert_eq!(read, stored.nics);
     }
 }

@@ -1,24 +1,24 @@
-//! Machines.
+//! Hosts: the machines of the fleet.
 
 use uuid::Uuid;
 
 use crate::Time;
 use crate::id::{HostId, ProviderId, SiteId};
 use crate::invalid::Invalid;
-use crate::place::Metadata;
+use crate::location::Metadata;
 use crate::status::Status;
 use crate::text::Name;
 
 named! {
-    /// Where a host stands, wanted or current (northbound section 1.3).
+    /// Desired or current state of a host.
     HostState {
-        /// Nothing was said yet.
+        /// No state was set yet.
         Unspecified = "unspecified",
-        /// Known by its UUID or serial number; it has not spoken yet.
+        /// Registered by UUID or serial number; the machine has not connected yet.
         Registered = "registered",
-        /// It may speak for itself.
+        /// The machine may report.
         Onboarded = "onboarded",
-        /// It must not be believed any more.
+        /// Reports of the machine are rejected.
         Untrusted = "untrusted",
         /// To be removed.
         Deleted = "deleted",
@@ -26,73 +26,64 @@ named! {
 }
 
 impl HostState {
-    /// Whether a host that stands here may be wanted to stand there (northbound section 1.3).
+    /// Whether a host in this current state may get this desired state.
     #[must_use]
-    pub const fn may_become(self, wanted: Self) -> bool {
+    pub const fn may_become(self, desired: Self) -> bool {
         use HostState as S;
         match self {
             S::Unspecified => true,
-            S::Registered => matches!(wanted, S::Registered | S::Onboarded | S::Deleted),
-            S::Onboarded => matches!(wanted, S::Onboarded | S::Untrusted | S::Deleted),
-            S::Untrusted => matches!(wanted, S::Untrusted | S::Deleted),
-            S::Deleted => matches!(wanted, S::Deleted),
+            S::Registered => matches!(desired, S::Registered | S::Onboarded | S::Deleted),
+            S::Onboarded => matches!(desired, S::Onboarded | S::Untrusted | S::Deleted),
+            S::Untrusted => matches!(desired, S::Untrusted | S::Deleted),
+            S::Deleted => matches!(desired, S::Deleted),
         }
     }
 
-    /// Whether a host that stands here is believed.
+    /// Whether reports of a host in this state are accepted.
     #[must_use]
     pub const fn is_trusted(self) -> bool {
         !matches!(self, Self::Untrusted | Self::Deleted)
     }
 }
 
-/// One machine of the fleet.
+/// A machine of the fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Its id.
     pub id: HostId,
     /// May be empty; not unique.
     pub name: Name,
     /// The machine's UUID, unique in its project.
     pub uuid: Option<Uuid>,
-    /// The vendor's serial number.
+    /// Serial number of the vendor.
     pub serial: Option<SerialNumber>,
-    /// What the machine calls itself; empty until it has spoken.
+    /// Host name as the machine reports it; empty until it has connected.
     pub hostname: String,
-    /// Where the machine is.
     pub site: Option<SiteId>,
-    /// Where it should stand.
     pub desired: HostState,
-    /// Where it stands.
     pub current: HostState,
-    /// Who brought it.
     pub provider: Option<ProviderId>,
-    /// Its labels.
     pub metadata: Metadata,
-    /// The size of the users' volume in gigabytes, as it was registered.
+    /// Size of the user volume in gigabytes, as registered.
     pub user_lvm_size: u32,
-    /// Why it was invalidated.
+    /// Why the host was invalidated.
     pub note: String,
-    /// `SubjectPublicKeyInfo` (DER, RFC 5280 section 4.1) of the key it enrolled with; empty if it never enrolled.
+    /// `SubjectPublicKeyInfo` (DER, RFC 5280 section 4.1) of the key that it enrolled with; empty if it never enrolled.
     pub public_key: Vec<u8>,
-    /// What it is doing.
     pub status: Status,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
 impl Host {
-    /// Whether anything that claims to be this host is believed.
+    /// Whether reports of this host are accepted.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         self.desired.is_trusted() && self.current.is_trusted()
     }
 
-    /// What a person calls it: its name, else its id.
+    /// Its name, or its id if it has no name.
     #[must_use]
-    pub fn title(&self) -> String {
+    pub fn display_name(&self) -> String {
         match self.name.as_str() {
             "" => self.id.to_string(),
             name => name.to_owned(),
@@ -100,32 +91,32 @@ impl Host {
     }
 }
 
-/// A machine that will come.
+/// Registration of a machine that has not connected yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// May be empty.
     pub name: Name,
-    /// By what it will be known.
+    /// Identifies the machine when it connects.
     pub uuid: Option<Uuid>,
-    /// By what it will be known.
+    /// Identifies the machine when it connects.
     pub serial: Option<SerialNumber>,
-    /// Whether it should be onboarded as soon as it comes; kept as its desired state.
+    /// Whether the machine is onboarded as soon as it connects; stored as the desired state of the host.
     pub auto_onboard: bool,
-    /// The size of the users' volume in gigabytes.
+    /// Size of the user volume in gigabytes.
     pub user_lvm_size: u32,
 }
 
 impl Registration {
-    /// The longest name that can be given at registration.
-    pub const MAX_NAME: usize = 20;
+    /// Maximum length of a name at registration, in bytes.
+    pub const MAX_NAME_BYTES: usize = 20;
 
-    /// The largest size of the users' volume, in gigabytes.
-    pub const MAX_LVM_SIZE: u32 = i32::MAX.cast_unsigned();
+    /// Maximum size of the user volume, in gigabytes.
+    pub const MAX_LVM_SIZE_GB: u32 = i32::MAX.cast_unsigned();
 
-    /// Reads a registration.
+    /// Parses a registration.
     ///
     /// # Errors
-    /// The name, UUID or serial number is not one, or neither UUID nor serial number is given.
+    /// The name, UUID or serial number is invalid, or both UUID and serial number are missing.
     pub fn parse(
         name: &str,
         uuid: &str,
@@ -133,7 +124,7 @@ impl Registration {
         auto_onboard: bool,
     ) -> Result<Self, Invalid> {
         let registration = Self {
-            name: Name::parse_up_to("name", name, Self::MAX_NAME)?,
+            name: Name::parse_up_to("name", name, Self::MAX_NAME_BYTES)?,
             uuid: parse_uuid("uuid", uuid)?,
             serial: SerialNumber::parse("serialNumber", serial)?,
             auto_onboard,
@@ -148,11 +139,12 @@ impl Registration {
         Ok(registration)
     }
 
-    /// A machine that is made without being announced: it should be onboarded, and may be known by nothing yet.
+    /// A host that is created directly, without a registration: it is to be onboarded, and may have neither UUID nor
+    /// serial number yet.
     ///
     /// # Errors
-    /// The name or UUID is not one.
-    pub fn made(name: &str, uuid: &str) -> Result<Self, Invalid> {
+    /// The name or UUID is invalid.
+    pub fn without_registration(name: &str, uuid: &str) -> Result<Self, Invalid> {
         Ok(Self {
             name: Name::parse("name", name)?,
             uuid: parse_uuid("uuid", uuid)?,
@@ -162,13 +154,13 @@ impl Registration {
         })
     }
 
-    /// The same machine with a users' volume of this size, in gigabytes.
+    /// Sets the size of the user volume, in gigabytes.
     ///
     /// # Errors
-    /// It is larger than [`Registration::MAX_LVM_SIZE`].
+    /// The size is larger than [`Registration::MAX_LVM_SIZE_GB`].
     pub fn with_user_lvm_size(self, user_lvm_size: u32) -> Result<Self, Invalid> {
-        if user_lvm_size > Self::MAX_LVM_SIZE {
-            let why = format!("more than {} GB", Self::MAX_LVM_SIZE);
+        if user_lvm_size > Self::MAX_LVM_SIZE_GB {
+            let why = format!("more than {} GB", Self::MAX_LVM_SIZE_GB);
             return Err(Invalid::new("userLvmSize", why));
         }
         Ok(Self {
@@ -177,13 +169,13 @@ impl Registration {
         })
     }
 
-    /// Where the host should stand.
+    /// Desired state of the host.
     #[must_use]
     pub const fn desired(&self) -> HostState {
         Self::desired_if(self.auto_onboard)
     }
 
-    /// Where a host should stand that is to be onboarded as soon as it comes, or not.
+    /// Desired state of a host, depending on whether it is onboarded as soon as it connects.
     #[must_use]
     pub const fn desired_if(auto_onboard: bool) -> HostState {
         if auto_onboard {
@@ -196,19 +188,19 @@ impl Registration {
 
 /// Why a host was invalidated: one line of at most 512 characters; may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Note(String);
+pub struct InvalidationNote(String);
 
-impl Note {
-    /// The most characters.
-    pub const MAX: usize = 512;
+impl InvalidationNote {
+    /// Maximum length in characters.
+    pub const MAX_CHARS: usize = 512;
 
-    /// Reads a note.
+    /// Parses a note.
     ///
     /// # Errors
-    /// It is longer than [`Note::MAX`] characters or has control characters.
+    /// The text is longer than [`InvalidationNote::MAX_CHARS`] characters or has control characters.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        if text.chars().count() > Self::MAX {
-            let why = format!("longer than {} characters", Self::MAX);
+        if text.chars().count() > Self::MAX_CHARS {
+            let why = format!("longer than {} characters", Self::MAX_CHARS);
             return Err(Invalid::new("note", why));
         }
         if text.chars().any(char::is_control) {
@@ -217,17 +209,16 @@ impl Note {
         Ok(Self(text.to_owned()))
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Reads a UUID in the hyphenated form of RFC 9562, in either case; none if the text is empty.
+/// Parses a UUID in the hyphenated form of RFC 9562, in upper or lower case; `None` for the empty text.
 ///
 /// # Errors
-/// The text is something else.
+/// The text is not a UUID in this form.
 pub fn parse_uuid(field: &'static str, text: &str) -> Result<Option<Uuid>, Invalid> {
     if text.is_empty() {
         return Ok(None);
@@ -249,7 +240,7 @@ pub fn parse_uuid(field: &'static str, text: &str) -> Result<Option<Uuid>, Inval
 pub struct SerialNumber(String);
 
 impl SerialNumber {
-    /// Reads a serial number; none if the text is empty.
+    /// Parses a serial number; `None` for the empty text.
     ///
     /// # Errors
     /// The text is too short, too long or has other characters.
@@ -269,7 +260,6 @@ impl SerialNumber {
         }
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -281,15 +271,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registration_needs_something_to_be_known_by() {
+    fn a_registration_needs_a_uuid_or_a_serial_number() {
         let error = Registration::parse("edge", "", "", true).expect_err("neither");
         assert_eq!(error.field, "uuid");
-        let known = Registration::parse("", "", "ABC12", false).expect("by its serial number");
-        assert_eq!(known.desired(), HostState::Registered);
+        let registration =
+            Registration::parse("", "", "ABC12", false).expect("by its serial number");
+        assert_eq!(registration.desired(), HostState::Registered);
     }
 
     #[test]
-    fn where_a_host_stands_says_where_it_may_be_wanted() {
+    fn the_current_state_limits_the_desired_states() {
         use HostState as S;
         let table: [(S, &[S]); 5] = [
             (S::Unspecified, S::ALL),
@@ -300,44 +291,52 @@ mod tests {
         ];
         assert_eq!(table.map(|(current, _)| current), S::ALL);
         for (current, allowed) in table {
-            for wanted in S::ALL {
-                let may = current.may_become(*wanted);
-                assert_eq!(may, allowed.contains(wanted), "{current} to {wanted}");
+            for desired in S::ALL {
+                let may = current.may_become(*desired);
+                assert_eq!(may, allowed.contains(desired), "{current} to {desired}");
             }
         }
     }
 
     #[test]
-    fn a_machine_can_be_made_by_its_name_alone() {
-        let made = Registration::made("a name of more than twenty", "").expect("a machine");
-        assert_eq!(made.desired(), HostState::Onboarded);
+    fn a_host_can_be_created_by_its_name_alone() {
+        let created = Registration::without_registration("a name of more than twenty", "")
+            .expect("a machine");
+        assert_eq!(created.desired(), HostState::Onboarded);
         assert_eq!(
-            Registration::made("a;b", "").expect_err("a;b").field,
+            Registration::without_registration("a;b", "")
+                .expect_err("a;b")
+                .field,
             "name"
         );
-        assert_eq!(Registration::made("a", "b").expect_err("b").field, "uuid");
+        assert_eq!(
+            Registration::without_registration("a", "b")
+                .expect_err("b")
+                .field,
+            "uuid"
+        );
     }
 
     #[test]
-    fn a_volume_has_a_size_that_can_be_kept() {
+    fn a_volume_size_is_limited() {
         let sized = |size| {
-            Registration::made("edge", "")
+            Registration::without_registration("edge", "")
                 .expect("a machine")
                 .with_user_lvm_size(size)
         };
         assert_eq!(sized(60).expect("a size").user_lvm_size, 60);
-        assert!(sized(Registration::MAX_LVM_SIZE).is_ok());
-        let error = sized(Registration::MAX_LVM_SIZE + 1).expect_err("too large");
+        assert!(sized(Registration::MAX_LVM_SIZE_GB).is_ok());
+        let error = sized(Registration::MAX_LVM_SIZE_GB + 1).expect_err("too large");
         assert_eq!(error.field, "userLvmSize");
     }
 
     #[test]
     fn a_note_is_one_line() {
         for good in ["", "gestohlen – früher", &"ä".repeat(512)] {
-            assert_eq!(Note::parse(good).expect(good).as_str(), good);
+            assert_eq!(InvalidationNote::parse(good).expect(good).as_str(), good);
         }
         for bad in ["two\nlines", "\0", &"a".repeat(513)] {
-            assert!(Note::parse(bad).is_err(), "{bad:?}");
+            assert!(InvalidationNote::parse(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -1,8 +1,8 @@
-//! Identifiers: 32 bits that remember what they identify.
+//! Identifiers: 32 bits, with one type for each kind of resource.
 
 use crate::invalid::Invalid;
 
-/// Declares an identifier: one type per kind of thing, shown as `host-0a1b2c3d` (northbound section 3.3).
+/// Declares an identifier type, printed as `host-0a1b2c3d`.
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
@@ -10,22 +10,22 @@ macro_rules! id {
         pub struct $name(u32);
 
         impl $name {
-            /// What stands before the dash.
+            /// The text before the dash.
             pub const PREFIX: &str = $prefix;
 
-            /// The identifier of the `n`th thing of its kind. Different numbers give different identifiers.
+            /// The identifier of the `n`th resource of its kind. Different numbers give different identifiers.
             #[must_use]
             pub const fn nth(n: u32) -> Self {
                 Self(scatter(n ^ salt($prefix)))
             }
 
-            /// The identifier with these bits, as the database keeps them.
+            /// The identifier with these bits, as stored in the database.
             #[must_use]
             pub const fn from_bits(bits: u32) -> Self {
                 Self(bits)
             }
 
-            /// The bits, as the database keeps them.
+            /// The bits, as stored in the database.
             #[must_use]
             pub const fn bits(self) -> u32 {
                 self.0
@@ -62,77 +62,77 @@ macro_rules! id {
 }
 
 id! {
-    /// One machine of the fleet.
+    /// Id of a host.
     HostId, "host"
 }
 id! {
-    /// The operating system that runs on a host.
+    /// Id of an instance: the operating system on a host.
     InstanceId, "inst"
 }
 id! {
-    /// An entry of the catalogue of operating systems.
+    /// Id of an operating system in the catalogue.
     OsId, "os"
 }
 id! {
-    /// A wish that can be assigned to many instances.
+    /// Id of an update policy.
     PolicyId, "osupdatepolicy"
 }
 id! {
-    /// One attempt to bring one instance to one wanted state.
+    /// Id of an update run.
     RunId, "osupdaterun"
 }
 id! {
-    /// A window that opens once.
+    /// Id of a schedule that opens one window.
     SingleScheduleId, "singlesche"
 }
 id! {
-    /// A window that opens again and again.
+    /// Id of a schedule that opens windows repeatedly.
     RepeatedScheduleId, "repeatedsche"
 }
 id! {
-    /// A part of the world, which may lie in another one.
+    /// Id of a region, which may lie in another region.
     RegionId, "region"
 }
 id! {
-    /// A place where hosts stand.
+    /// Id of a site.
     SiteId, "site"
 }
 id! {
-    /// Who brought hosts.
+    /// Id of a provider of hosts.
     ProviderId, "provider"
 }
 id! {
-    /// Configuration of a first start.
+    /// Id of a cloud-init configuration.
     CustomConfigId, "customconfig"
 }
 id! {
-    /// An account that may log in.
+    /// Id of a local account.
     LocalAccountId, "localaccount"
 }
 id! {
-    /// An address of a network interface.
+    /// Id of an IP address of a network interface.
     IpAddressId, "ipaddr"
 }
 id! {
-    /// Leave to join a project.
+    /// Id of a join token.
     JoinTokenId, "jointoken"
 }
 
-/// The text is not an identifier of the kind that was asked for.
+/// The text is not an identifier of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadId {
-    /// It does not even name the right kind of thing.
+    /// The text does not have the prefix of this kind.
     #[error("`{text}` is not an id of the form {prefix}-0a1b2c3d")]
     OtherKind {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What should stand before the dash.
+        /// The expected text before the dash.
         prefix: &'static str,
     },
-    /// The kind is right, but no such thing can exist: the rest is not eight lower-case hexadecimal digits.
-    #[error("`{text}` cannot exist: after the dash stand eight lower-case hexadecimal digits")]
-    Impossible {
-        /// What was given.
+    /// The prefix is right, but the rest is not eight lower-case hexadecimal digits, so no such resource can exist.
+    #[error("`{text}` is not a valid id: eight lower-case hexadecimal digits must follow the dash")]
+    Malformed {
+        /// The given text.
         text: String,
     },
 }
@@ -145,7 +145,7 @@ fn parse(text: &str, prefix: &'static str) -> Result<u32, BadId> {
             text: text.to_owned(),
             prefix,
         })?;
-    let impossible = || BadId::Impossible {
+    let impossible = || BadId::Malformed {
         text: text.to_owned(),
     };
     let is_hex = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
@@ -155,7 +155,7 @@ fn parse(text: &str, prefix: &'static str) -> Result<u32, BadId> {
     u32::from_str_radix(digits, 16).map_err(|_| impossible())
 }
 
-/// Keeps the first things of different kinds from having the same digits (FNV-1a of the prefix).
+/// Gives the first resources of different kinds different digits (FNV-1a of the prefix).
 const fn salt(prefix: &str) -> u32 {
     let (bytes, mut hash, mut at) = (prefix.as_bytes(), 0x811c_9dc5_u32, 0);
     while at < bytes.len() {
@@ -165,10 +165,10 @@ const fn salt(prefix: &str) -> u32 {
     hash
 }
 
-/// Reads the id in a field.
+/// Parses the id in a field.
 ///
 /// # Errors
-/// The text is not such an id.
+/// The text is not an id of this kind.
 pub fn parse_id<T: std::str::FromStr<Err = BadId>>(
     field: &'static str,
     text: &str,
@@ -177,7 +177,7 @@ pub fn parse_id<T: std::str::FromStr<Err = BadId>>(
         .map_err(|error: BadId| Invalid::new(field, error.to_string()))
 }
 
-/// Spreads consecutive numbers over all 32 bits. Each step can be undone, so no two numbers meet.
+/// Spreads consecutive numbers over all 32 bits. Each step is reversible, so different numbers stay different.
 #[must_use]
 pub const fn scatter(n: u32) -> u32 {
     let n = (n ^ (n >> 16)).wrapping_mul(0x7feb_352d);
@@ -195,13 +195,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(bits: u32) {
+        fn an_id_reads_as_it_prints(bits: u32) {
             let id = HostId::from_bits(bits);
             prop_assert_eq!(id.to_string().parse::<HostId>(), Ok(id));
         }
 
         #[test]
-        fn no_text_makes_a_panic(text in "\\PC{0,20}") {
+        fn no_text_causes_a_panic(text in "\\PC{0,20}") {
             let _ = text.parse::<HostId>();
         }
     }
@@ -218,10 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_is_told_from_an_impossible_one() {
+    fn another_kind_is_distinguished_from_a_malformed_id() {
         let other = |text: &str| matches!(text.parse::<HostId>(), Err(BadId::OtherKind { .. }));
         let impossible =
-            |text: &str| matches!(text.parse::<HostId>(), Err(BadId::Impossible { .. }));
+            |text: &str| matches!(text.parse::<HostId>(), Err(BadId::Malformed { .. }));
         assert!(other("inst-0a1b2c3d"));
         assert!(other("HOST-0a1b2c3d"));
         assert!(other("host"));

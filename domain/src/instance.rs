@@ -1,4 +1,4 @@
-//! What runs on a host.
+//! Instances: the operating systems on hosts.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +11,12 @@ use crate::status::Status;
 use crate::text::Name;
 
 named! {
-    /// Where an instance stands, wanted or current (northbound section 1.3).
+    /// Desired or current state of an instance.
     InstanceState {
-        /// Nothing was said yet.
+        /// No state was set yet.
         Unspecified = "unspecified",
-        /// It runs.
         Running = "running",
-        /// It must not be believed any more.
+        /// Reports of the node are rejected.
         Untrusted = "untrusted",
         /// To be removed.
         Deleted = "deleted",
@@ -27,129 +26,113 @@ named! {
 named! {
     /// What an instance runs on.
     InstanceKind {
-        /// Nothing was said.
+        /// Not set.
         Unspecified = "unspecified",
-        /// On the bare machine.
+        /// On bare metal.
         Metal = "metal",
     }
 }
 
-/// The operating system that runs on a host. A host has at most one.
+/// The operating system on a host. A host has at most one instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
-    /// Its id.
     pub id: InstanceId,
-    /// The host.
     pub host: HostId,
     /// May be empty.
     pub name: Name,
-    /// What it runs on.
     pub kind: InstanceKind,
-    /// Where it should stand.
     pub desired: InstanceState,
-    /// Where it stands.
     pub current: InstanceState,
-    /// How it is protected.
     pub security_feature: SecurityFeature,
-    /// The policy that is assigned to this very instance.
+    /// The policy that is assigned to the instance itself.
     pub policy: Option<PolicyId>,
     /// The account that may log in.
     pub local_account: Option<LocalAccountId>,
-    /// The configuration of its first start, by id, each once.
+    /// Cloud-init configurations for the first boot, by id, each once.
     pub custom_configs: Vec<CustomConfigId>,
-    /// What the node said last, summed up.
+    /// Summary of the latest report of its node.
     pub summary: Summary,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
 impl Instance {
-    /// Whether anything that claims to be this instance is believed.
+    /// Whether reports of this instance are accepted.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         let distrusted = |state| matches!(state, InstanceState::Untrusted | InstanceState::Deleted);
         !distrusted(self.desired) && !distrusted(self.current)
     }
 
-    /// Whether a person may say that it runs this operating system. Once its node has spoken, only the node says what it
-    /// runs.
+    /// Checks whether a user may set this operating system. Once the node has reported, only the node sets it.
     ///
     /// # Errors
-    /// The node has spoken, and runs another one.
+    /// The node has reported another operating system.
     pub fn check_os(&self, os: OsId) -> Result<(), Invalid> {
         if !self.summary.provisioned || os == self.summary.os {
             return Ok(());
         }
         let runs = self.summary.os;
-        let why = format!("the instance is provisioned with {runs}; its node says what it runs");
+        let why = format!(
+            "the instance is provisioned with {runs}; only its node can change the operating system"
+        );
         Err(Invalid::new("osID", why))
     }
 }
 
-/// What is known of an instance from its node: the part of `node_states` that people see.
+/// Summary of what a node reported: the part of `node_states` that users see.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// The operating system.
     pub os: OsId,
-    /// Whether the node has spoken since its instance was made.
+    /// Whether the node has reported since its instance was created.
     pub provisioned: bool,
-    /// What it is doing.
     pub status: Status,
-    /// Where its updates stand.
     pub update_status: Status,
-    /// What could be updated: a JSON array of packages for a mutable system, the name of the newest operating system
-    /// for an immutable one; empty if there is nothing.
+    /// Available updates: a JSON array of packages for a mutable system, the name of the newest operating system for an
+    /// immutable one; empty if there are none.
     pub os_update_available: String,
-    /// What people should know about it.
     pub conditions: Vec<Condition>,
-    /// The SHA-256 of its list of installed packages; none if it gave none.
+    /// SHA-256 of its list of installed packages; `None` if the node sent no list.
     pub packages: Option<[u8; 32]>,
 }
 
-/// A place for an image on a node, as the node says.
+/// An image slot of a node, as the node reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageSlot {
-    /// Such as `root-a`.
+    /// Name such as `root-a`.
     pub name: String,
-    /// Where it stands, in the agent's words.
+    /// State as the agent names it.
     pub state: String,
-    /// The version of the image in it; empty if there is none.
+    /// Version of the image in the slot; empty if the slot has no image.
     pub image_id: String,
 }
 
-/// An image that failed on a node, as the node says.
+/// An image that failed on a node, as the node reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailedImage {
-    /// Of its file, as the node says it.
+    /// Digest of the image file.
     pub sha256: String,
-    /// Its version.
     pub image_id: String,
-    /// What was wrong with it, for people.
+    /// Why it failed, for users.
     pub why: String,
 }
 
-/// An instance to be made.
+/// Input for creating an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewInstance {
-    /// On which host.
     pub host: HostId,
-    /// With which operating system.
     pub os: OsId,
     /// May be empty.
     pub name: Name,
-    /// What it runs on.
     pub kind: InstanceKind,
-    /// How it is protected.
     pub security_feature: SecurityFeature,
     /// The policy to assign.
     pub policy: Option<PolicyId>,
     /// The account that may log in.
     pub local_account: Option<LocalAccountId>,
-    /// The configuration of its first start; one that is named twice counts once.
+    /// Cloud-init configurations for the first boot; duplicates are ignored.
     pub custom_configs: Vec<CustomConfigId>,
 }
 
@@ -186,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_node_says_what_it_runs_once_it_has_spoken() {
+    fn only_the_node_sets_its_os_once_it_has_reported() {
         let mut instance = instance();
         assert_eq!(instance.check_os(OsId::nth(2)), Ok(()));
         instance.summary.provisioned = true;
@@ -196,16 +179,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_of_its_images_is_kept_as_people_are_shown_it() {
+    fn reported_images_are_stored_in_the_form_of_the_api() {
         let slot = ImageSlot {
             name: "root-a".to_owned(),
             state: "good".to_owned(),
             image_id: "1.0".to_owned(),
         };
-        let kept = serde_json::to_value(&slot).expect("JSON");
-        let shown = serde_json::json!({"name": "root-a", "state": "good", "imageId": "1.0"});
-        assert_eq!(kept, shown);
-        let read: ImageSlot = serde_json::from_value(kept).expect("a slot");
+        let stored = serde_json::to_value(&slot).expect("JSON");
+        let rendered = serde_json::json!({"name": "root-a", "state": "good", "imageId": "1.0"});
+        assert_eq!(stored, rendered);
+        let read: ImageSlot = serde_json::from_value(stored).expect("a slot");
         assert_eq!(read, slot);
         let failed = serde_json::json!({"sha256": "0a", "imageId": "1.1"});
         let read: FailedImage = serde_json::from_value(failed).expect("an image");
@@ -218,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_invalidated_is_not_believed() {
+    fn an_invalidated_instance_is_not_trusted() {
         let trusted = instance();
         assert!(trusted.is_trusted());
         for state in [InstanceState::Untrusted, InstanceState::Deleted] {
-            let wanted = Instance {
+            let desired = Instance {
                 desired: state,
                 ..trusted.clone()
             };
@@ -230,7 +213,7 @@ mod tests {
                 current: state,
                 ..trusted.clone()
             };
-            assert!(!wanted.is_trusted() && !current.is_trusted(), "{state:?}");
+            assert!(!desired.is_trusted() && !current.is_trusted(), "{state:?}");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! What is said about a value that cannot be.
+//! Errors about invalid values.
 
-/// A value that cannot be, with the field it was given for.
+/// An invalid value and the field that it was given for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct Invalid {
-    /// The field as the caller knows it.
+    /// Name of the field in the API.
     pub field: &'static str,
-    /// What is wrong with the value, and what would be right.
+    /// What is wrong with the value, and what is accepted.
     pub why: String,
 }
 
 impl Invalid {
-    /// Says why the value of a field cannot be.
+    /// Rejects the value of a field.
     #[must_use]
     pub fn new(field: &'static str, why: impl Into<String>) -> Self {
         Self {

@@ -1,67 +1,60 @@
-//! Join tokens: leave for machines to join a project.
+//! Join tokens, which let machines join a project.
 
 use crate::Time;
 use crate::id::JoinTokenId;
 use crate::text::Name;
 
-/// Leave to join a project. The secret itself is not kept, only its digest.
+/// A join token. Only the digest of its secret is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
-    /// Its id.
     pub id: JoinTokenId,
-    /// What it allows.
     pub spec: JoinTokenSpec,
-    /// How often it was used.
+    /// Number of uses.
     pub used: u32,
-    /// When it was last used.
     pub last_used_at: Option<Time>,
-    /// When it was taken back.
     pub revoked_at: Option<Time>,
-    /// When it was made.
     pub created_at: Time,
 }
 
-/// What a join token allows.
+/// Permissions of a join token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinTokenSpec {
     /// May be empty.
     pub name: Name,
-    /// From then on it is worth nothing.
+    /// The token is valid before this instant.
     pub expires_at: Time,
-    /// Whether it is worth nothing after its first use.
+    /// Whether the token can be used only once.
     pub one_time: bool,
-    /// Whether machines that nobody registered may join with it.
+    /// Whether unregistered machines may join with it.
     pub may_create_hosts: bool,
 }
 
-/// Why a join token is worth nothing.
+/// Why a join token is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Worthless {
-    /// It was taken back.
+pub enum JoinTokenError {
     #[error("the join token was revoked")]
     Revoked,
-    /// Its time is over.
     #[error("the join token has expired")]
     Expired,
-    /// It was for one machine, and that machine came.
+    /// It is a one-time token and was used.
     #[error("the join token was for one machine and was used")]
     Used,
 }
 
 impl JoinToken {
-    /// Whether a machine may join with it.
+    /// Checks whether a machine may join with the token.
     ///
     /// # Errors
-    /// Says why not.
-    pub fn check(&self, now: Time) -> Result<(), Worthless> {
+    /// The token is revoked, expired or used up.
+    pub fn check(&self, now: Time) -> Result<(), JoinTokenError> {
         if self.revoked_at.is_some() {
-            return Err(Worthless::Revoked);
+            return Err(JoinTokenError::Revoked);
         }
         if self.spec.expires_at <= now {
-            return Err(Worthless::Expired);
+            return Err(JoinTokenError::Expired);
         }
         if self.spec.one_time && self.used > 0 {
-            return Err(Worthless::Used);
+            return Err(JoinTokenError::Used);
         }
         Ok(())
     }

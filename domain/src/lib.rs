@@ -1,9 +1,9 @@
-//! What is true: hosts, policies, windows, runs and decisions.
+//! Domain model: hosts, policies, windows, runs and decisions.
 //!
-//! Everything here is pure: no clock, no files, no network, no database. Time is an argument. What a text may be is
-//! decided where it is parsed, so a value of these types is never wrong.
+//! The crate is pure: no clock, no files, no network, no database. Time is an argument. Texts are validated where they are
+//! parsed, so values of these types are always valid.
 
-/// Gives a plain enum its stable names: what the database keeps and the logs show.
+/// Declares an enum with stable names, which the database stores and the logs show.
 macro_rules! named {
     ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -13,7 +13,7 @@ macro_rules! named {
         }
 
         impl $type {
-            /// Every value, in the order of their declaration.
+            /// All values, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The stable name.
@@ -55,11 +55,11 @@ pub mod instance;
 pub mod invalid;
 pub mod join_token;
 pub mod local_account;
+pub mod location;
 pub mod order;
 pub mod os;
 pub mod package;
 pub mod pause;
-pub mod place;
 pub mod policy;
 pub mod provider;
 pub mod run;

@@ -1,50 +1,46 @@
-//! Accounts that may log in to a node (northbound section 1.3).
+//! Accounts for logging in to a node.
 
 use crate::Time;
 use crate::id::LocalAccountId;
 use crate::invalid::Invalid;
 use crate::text;
 
-/// An account that may log in. It is never changed.
+/// An account for logging in to a node. Immutable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAccount {
-    /// Its id.
     pub id: LocalAccountId,
-    /// What it is.
     pub spec: LocalAccountSpec,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
-/// What an account is.
+/// Content of a local account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAccountSpec {
     /// Unique in its project.
     pub username: String,
-    /// The public key that it logs in with, one line as in `authorized_keys` (sshd(8)).
+    /// Its public SSH key: one line as in `authorized_keys` (sshd(8)).
     pub ssh_key: String,
 }
 
-/// The kinds of keys that may be given.
-const KINDS: [&str; 2] = ["ssh-ed25519", "ecdsa-sha2-nistp521"];
+/// Accepted types of SSH keys.
+const KEY_TYPES: [&str; 2] = ["ssh-ed25519", "ecdsa-sha2-nistp521"];
 
 impl LocalAccountSpec {
-    /// The longest key, in characters.
-    pub const MAX_KEY: usize = 800;
+    /// Maximum length of a key line, in characters.
+    pub const MAX_KEY_CHARS: usize = 800;
 
-    /// Reads an account.
+    /// Parses an account.
     ///
     /// # Errors
-    /// The name is not one, or the key is none of a kind that may be given.
+    /// The name is invalid, or the key has an unsupported type or a wrong form.
     pub fn parse(username: &str, ssh_key: &str) -> Result<Self, Invalid> {
-        text::check_word("username", username)?;
-        text::check_printable("sshKey", ssh_key, Self::MAX_KEY, "")?;
-        if !is_key(ssh_key) {
-            let kinds = KINDS.join("` or `");
+        text::check_identifier("username", username)?;
+        text::check_printable("sshKey", ssh_key, Self::MAX_KEY_CHARS, "")?;
+        if !is_public_key(ssh_key) {
+            let kinds = KEY_TYPES.join("` or `");
             let why =
-                format!("must be `{kinds}`, a space, the key in Base64, and perhaps a comment");
+                format!("must be `{kinds}`, a space, the key in Base64, and an optional comment");
             return Err(Invalid::new("sshKey", why));
         }
         Ok(Self {
@@ -54,12 +50,12 @@ impl LocalAccountSpec {
     }
 }
 
-/// A kind, a space, Base64, and perhaps a space and a comment.
-fn is_key(line: &str) -> bool {
+/// A type, a space, Base64, and optionally a space and a comment.
+fn is_public_key(line: &str) -> bool {
     let is_base64 = |b: u8| b.is_ascii_alphanumeric() || b"+/=".contains(&b);
-    let mut words = line.split(' ');
-    let (kind, key) = (words.next(), words.next());
-    kind.is_some_and(|kind| KINDS.contains(&kind))
+    let mut fields = line.split(' ');
+    let (kind, key) = (fields.next(), fields.next());
+    kind.is_some_and(|kind| KEY_TYPES.contains(&kind))
         && key.is_some_and(|key| !key.is_empty() && key.bytes().all(is_base64))
 }
 

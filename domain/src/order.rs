@@ -1,4 +1,4 @@
-//! Orders: what a person wants of one instance, outside the plan.
+//! Orders: what a user requests of one instance, outside the schedules.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,42 +6,40 @@ use crate::Time;
 use crate::invalid::Invalid;
 
 named! {
-    /// What is ordered.
+    /// Kind of an order.
     OrderKind {
-        /// Update now: a window of its own.
+        /// Update now: opens a window of its own.
         Now = "now",
-        /// Do not update in the windows that are open, and give up what has changed nothing yet.
+        /// Start no update in the windows that are open, and cancel a run that has changed nothing yet.
         Cancel = "cancel",
     }
 }
 
-/// What a person ordered for an instance. The latest order of an instance replaces the one before.
+/// An order of a user for an instance. The latest order of an instance replaces the previous one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// What.
     pub kind: OrderKind,
-    /// When it was given.
     pub at: Time,
-    /// Until when an update may begin; without meaning for a cancellation.
+    /// Until when an update may start; ignored for a cancellation.
     pub until: Time,
-    /// Why, for people.
+    /// Reason, for users.
     pub reason: String,
-    /// Who said so.
+    /// The user who gave it.
     pub by: String,
 }
 
-/// Why something was paused or ordered: what a person wrote.
+/// Parses the reason of a pause or an order.
 ///
 /// # Errors
-/// It is longer than 500 bytes or has control characters.
-pub fn reason(text: &str) -> Result<String, Invalid> {
+/// The text is longer than 500 bytes or has control characters.
+pub fn parse_reason(text: &str) -> Result<String, Invalid> {
     if text.len() > 500 {
         return Err(Invalid::new("reason", "longer than 500 bytes"));
     }
     if text.chars().any(char::is_control) {
         return Err(Invalid::new(
             "reason",
-            "one line, without control characters",
+            "must be one line, without control characters",
         ));
     }
     Ok(text.to_owned())
@@ -54,10 +52,10 @@ mod tests {
     #[test]
     fn a_reason_is_what_people_write() {
         for good in ["", "the mirror's broken [JIRA-1]", "St\u{f6}rung: 100 %"] {
-            assert_eq!(reason(good).as_deref(), Ok(good));
+            assert_eq!(parse_reason(good).as_deref(), Ok(good));
         }
         for bad in ["a\nb", "\0", &"a".repeat(501)] {
-            assert!(reason(bad).is_err(), "{bad:?}");
+            assert!(parse_reason(bad).is_err(), "{bad:?}");
         }
     }
 }

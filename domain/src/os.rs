@@ -1,4 +1,4 @@
-//! The catalogue of operating systems.
+//! Catalogue of operating systems.
 
 pub mod catalogue;
 mod image;
@@ -16,102 +16,91 @@ use crate::text;
 named! {
     /// How an operating system is updated.
     OsKind {
-        /// Package by package.
         Mutable = "mutable",
-        /// As a whole image.
         Immutable = "immutable",
     }
 }
 
 named! {
-    /// Who provides an operating system (northbound section 1.3).
+    /// Who provides an operating system.
     OsProvider {
-        /// Nothing was said.
+        /// Not set.
         Unspecified = "unspecified",
-        /// The infrastructure itself.
+        /// The edge infrastructure.
         Infra = "infra",
-        /// A vendor's own tools.
+        /// Tools of Lenovo.
         Lenovo = "lenovo",
     }
 }
 
 named! {
-    /// How an installation is protected (northbound section 1.3).
+    /// How an installation is protected.
     SecurityFeature {
-        /// Nothing was said.
+        /// Not set.
         Unspecified = "unspecified",
-        /// Not at all.
+        /// No protection.
         None = "none",
         /// Secure boot and full disk encryption.
         SecureBootAndFullDiskEncryption = "secure_boot_and_full_disk_encryption",
     }
 }
 
-/// One operating system that nodes run or may run.
+/// An operating system that nodes run or may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsProfile {
-    /// Its id.
     pub id: OsId,
-    /// What it is.
     pub spec: OsSpec,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
-/// What an operating system is.
+/// Content of an operating system profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsSpec {
-    /// For people; unique in its project.
+    /// For users; unique in its project.
     pub name: String,
-    /// How it is updated.
     pub kind: OsKind,
-    /// Who provides it.
     pub provider: OsProvider,
-    /// Such as `x86_64`.
+    /// Architecture such as `x86_64`.
     pub architecture: String,
-    /// The line of releases that this is one of; unique in its project together with `image_id`.
+    /// Profile: the series of releases that this image belongs to. Unique in its project together with `image_id`.
     pub profile_name: String,
-    /// The version of the image.
+    /// Version of the image.
     pub image_id: String,
-    /// Where the image lies.
     pub image_url: String,
-    /// Of the image.
     pub sha256: Sha256,
-    /// How it is protected.
     pub security_feature: SecurityFeature,
-    /// For people.
+    /// For users.
     pub description: String,
     /// A JSON object as text; empty if there is none.
     pub metadata: String,
-    /// Where its package repository lies.
+    /// URL of its package repository.
     pub repo_url: String,
-    /// Base64 of the CA that signs the image's server; empty if none.
+    /// Base64 of the CA certificate for the image server; empty for none.
     pub tls_ca_cert: String,
-    /// Where the list of installed packages lies.
+    /// URL of the list of installed packages.
     pub installed_packages_url: String,
-    /// Where the list of its open vulnerabilities lies.
+    /// URL of the list of open vulnerabilities.
     pub existing_cves_url: String,
-    /// Where the list of its mended vulnerabilities lies.
+    /// URL of the list of fixed vulnerabilities.
     pub fixed_cves_url: String,
-    /// Who vouches for the image: each is `<key>:<signature>`, the SHA-256 of the public key (its `SubjectPublicKeyInfo` as
-    /// DER) in 64 small hexadecimal digits, and the signature in base64. Nodes know the keys and check them.
+    /// Signatures of the image, each `<key>:<signature>`: the SHA-256 of the public key (its `SubjectPublicKeyInfo` as DER)
+    /// in 64 lower-case hexadecimal digits, and the signature in Base64. Nodes know the keys and verify the signatures.
     pub image_signatures: Vec<String>,
 }
 
 impl OsSpec {
-    /// How many signatures an image may have.
+    /// Maximum number of signatures of an image.
     pub const MAX_IMAGE_SIGNATURES: usize = 8;
 
-    /// The longest signature of an image as it is written, in bytes.
-    pub const MAX_IMAGE_SIGNATURE: usize = 256;
+    /// Maximum length of a signature as written, in bytes.
+    pub const MAX_IMAGE_SIGNATURE_BYTES: usize = 256;
 
-    /// A package-managed operating system as a node reports it (engine section 8): made on demand, without an image.
+    /// The profile of a package-managed operating system, created when a node reports its release. It has no image.
     ///
     /// # Errors
-    /// The release has no id, or a text that no profile may hold.
-    pub fn of_release(release: &OsRelease, architecture: &str) -> Result<Self, Invalid> {
+    /// The release has no id, or a text that a profile cannot hold.
+    pub fn from_release(release: &OsRelease, architecture: &str) -> Result<Self, Invalid> {
         if release.id.is_empty() {
             return Err(Invalid::new("os_release.id", "must not be empty"));
         }
@@ -122,13 +111,13 @@ impl OsSpec {
         let name = if release.pretty_name.is_empty() {
             profile_name.clone()
         } else {
-            tidy(&release.pretty_name, 128)
+            sanitize_name(&release.pretty_name, 128)
         };
         let spec = Self {
             name,
             kind: OsKind::Mutable,
             provider: OsProvider::Unspecified,
-            architecture: machine(architecture).to_owned(),
+            architecture: kernel_architecture(architecture).to_owned(),
             profile_name,
             image_id: release.version_id.clone(),
             image_url: String::new(),
@@ -143,28 +132,33 @@ impl OsSpec {
             fixed_cves_url: String::new(),
             image_signatures: Vec::new(),
         };
-        spec.checked()
+        spec.validated()
     }
 
-    /// The same, if every text is one that the ancestor's clients can show (northbound section 1.3).
+    /// Checks that EIM's clients can show every text.
     ///
     /// # Errors
-    /// Names the first field that is not.
-    pub fn checked(self) -> Result<Self, Invalid> {
+    /// Names the first invalid field.
+    pub fn validated(self) -> Result<Self, Invalid> {
         text::check("name", &self.name, 128, "-_./: ()")?;
         text::check("architecture", &self.architecture, 20, "-_")?;
         text::check("profileName", &self.profile_name, 128, "-_./: ")?;
-        text::check("imageId", &self.image_id, 500, text::TEXT)?;
-        text::check("imageUrl", &self.image_url, 500, URL)?;
-        text::check("repoUrl", &self.repo_url, 500, URL)?;
+        text::check("imageId", &self.image_id, 500, text::TEXT_PUNCTUATION)?;
+        text::check("imageUrl", &self.image_url, 500, URL_PUNCTUATION)?;
+        text::check("repoUrl", &self.repo_url, 500, URL_PUNCTUATION)?;
         text::check(
             "installedPackagesUrl",
             &self.installed_packages_url,
             200,
-            URL,
+            URL_PUNCTUATION,
         )?;
-        text::check("existingCvesUrl", &self.existing_cves_url, 500, URL)?;
-        text::check("fixedCvesUrl", &self.fixed_cves_url, 500, URL)?;
+        text::check(
+            "existingCvesUrl",
+            &self.existing_cves_url,
+            500,
+            URL_PUNCTUATION,
+        )?;
+        text::check("fixedCvesUrl", &self.fixed_cves_url, 500, URL_PUNCTUATION)?;
         check_signatures(&self.image_signatures)?;
         text::check("tlsCaCert", &self.tls_ca_cert, 10_000, "+/=-_ \n")?;
         text::check(
@@ -184,10 +178,13 @@ impl OsSpec {
     }
 }
 
-/// What each can be is said at [`OsSpec::image_signatures`].
+/// Checks the form that [`OsSpec::image_signatures`] describes.
 fn check_signatures(all: &[String]) -> Result<(), Invalid> {
     const FIELD: &str = "imageSignatures";
-    let (many, long) = (OsSpec::MAX_IMAGE_SIGNATURES, OsSpec::MAX_IMAGE_SIGNATURE);
+    let (many, long) = (
+        OsSpec::MAX_IMAGE_SIGNATURES,
+        OsSpec::MAX_IMAGE_SIGNATURE_BYTES,
+    );
     if all.len() > many {
         let why = format!("{} signatures are more than {many}", all.len());
         return Err(Invalid::new(FIELD, why));
@@ -198,8 +195,8 @@ fn check_signatures(all: &[String]) -> Result<(), Invalid> {
     Err(Invalid::new(
         FIELD,
         format!(
-            "each must be the SHA-256 of the key in 64 small hexadecimal digits, a colon, and the signature in base64, in \
-             at most {long} bytes"
+            "each must be the SHA-256 of the key in 64 lower-case hexadecimal digits, a colon, and the signature in Base64, \
+             at most {long} bytes in total"
         ),
     ))
 }
@@ -211,18 +208,18 @@ fn is_signature(text: &str) -> bool {
     })
 }
 
-const URL: &str = "-_.~:/?#[]@!$&'()*+,;=% ";
+const URL_PUNCTUATION: &str = "-_.~:/?#[]@!$&'()*+,;=% ";
 
-/// What os-release(5) says of a node.
+/// Release of a node's operating system, from os-release(5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsRelease {
-    /// Such as `debian`.
+    /// Id such as `debian`.
     pub id: String,
-    /// Such as `12`.
+    /// Version such as `12`.
     pub version_id: String,
-    /// Such as `Debian GNU/Linux 12 (bookworm)`.
+    /// Name such as `Debian GNU/Linux 12 (bookworm)`.
     pub pretty_name: String,
-    /// Such as `bookworm`.
+    /// Codename such as `bookworm`.
     pub codename: String,
 }
 
@@ -232,12 +229,12 @@ pub struct OsRelease {
 pub struct Sha256(std::borrow::Cow<'static, str>);
 
 impl Sha256 {
-    /// Stands for no image at all: 64 zeros.
+    /// Stands for a missing image: 64 zeros.
     pub const NONE: Self = Self(std::borrow::Cow::Borrowed(
         "0000000000000000000000000000000000000000000000000000000000000000",
     ));
 
-    /// Reads a digest.
+    /// Parses a digest.
     ///
     /// # Errors
     /// The text is not 64 lower-case hexadecimal digits.
@@ -252,7 +249,6 @@ impl Sha256 {
         }
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -264,9 +260,9 @@ fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(is_hex)
 }
 
-/// The kernel's name of an architecture for Debian's (`uname -m`); others stay as they are.
+/// Translates Debian's name of an architecture to the kernel's (`uname -m`); other names stay unchanged.
 #[must_use]
-pub fn machine(debian: &str) -> &str {
+pub fn kernel_architecture(debian: &str) -> &str {
     match debian {
         "amd64" => "x86_64",
         "arm64" => "aarch64",
@@ -275,7 +271,7 @@ pub fn machine(debian: &str) -> &str {
     }
 }
 
-fn tidy(text: &str, max: usize) -> String {
+fn sanitize_name(text: &str, max: usize) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./: ()".contains(c);
     let chars = text.trim().chars().take(max);
     chars.map(|c| if allowed(c) { c } else { '-' }).collect()
@@ -296,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_release_becomes_a_profile() {
-        let spec = OsSpec::of_release(&bookworm(), "amd64").expect("a profile");
+        let spec = OsSpec::from_release(&bookworm(), "amd64").expect("a profile");
         assert_eq!(spec.name, "Debian GNU/Linux 12 (bookworm)");
         assert_eq!(spec.profile_name, "debian-12");
         assert_eq!(spec.architecture, "x86_64");
@@ -305,27 +301,27 @@ mod tests {
     }
 
     #[test]
-    fn a_release_with_a_strange_name_still_has_a_profile() {
+    fn a_release_with_an_unusual_name_still_has_a_profile() {
         let release = OsRelease {
             pretty_name: "Ölinux \"7\"".into(),
             ..bookworm()
         };
-        let spec = OsSpec::of_release(&release, "amd64").expect("a profile");
+        let spec = OsSpec::from_release(&release, "amd64").expect("a profile");
         assert_eq!(spec.name, "-linux -7-");
         let nameless = OsRelease::default();
-        assert!(OsSpec::of_release(&nameless, "amd64").is_err());
+        assert!(OsSpec::from_release(&nameless, "amd64").is_err());
     }
 
     #[test]
     fn a_signature_of_an_image_is_a_key_and_base64() {
         let checked = |signatures: &[String]| {
-            let spec = OsSpec::of_release(&bookworm(), "amd64").expect("a profile");
+            let spec = OsSpec::from_release(&bookworm(), "amd64").expect("a profile");
             let image_signatures = signatures.to_vec();
             let spec = OsSpec {
                 image_signatures,
                 ..spec
             };
-            spec.checked().map(|spec| spec.image_signatures)
+            spec.validated().map(|spec| spec.image_signatures)
         };
         let key = "0123456789abcdef".repeat(4);
         let longest = format!("{key}:{}", "A".repeat(191));

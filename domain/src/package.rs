@@ -1,4 +1,4 @@
-//! Debian packages, their versions and how they change.
+//! Debian packages, their versions and their changes.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 
-/// The name of a package, as deb-control(5) has it, with an architecture behind a colon where one is meant.
+/// Name of a package as in deb-control(5), with an optional architecture after a colon.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PackageName(String);
 
 impl PackageName {
-    /// Reads a name: at least two of `a-z 0-9 + - .`, beginning with a letter or digit (Debian Policy section 5.6.1),
-    /// and perhaps `:architecture`.
+    /// Parses a name: at least two of `a-z 0-9 + - .`, beginning with a letter or digit (Debian Policy section 5.6.1), and
+    /// optionally `:architecture`.
     ///
     /// # Errors
-    /// The text is not such a name.
+    /// The text is not a package name.
     pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
         let (name, architecture) = text.split_once(':').unwrap_or((text, "any"));
         let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -39,7 +39,6 @@ impl PackageName {
         }
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -66,13 +65,13 @@ impl From<PackageName> for String {
     }
 }
 
-/// The version of a package (deb-version(7)). Ordered as dpkg orders versions.
+/// Version of a package (deb-version(7)). Ordered as dpkg orders versions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PackageVersion(String);
 
 impl PackageVersion {
-    /// Reads a version.
+    /// Parses a version.
     ///
     /// # Errors
     /// The text is not a version.
@@ -95,7 +94,6 @@ impl PackageVersion {
         Ok(Self(text.to_owned()))
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -146,47 +144,46 @@ impl From<PackageVersion> for String {
     }
 }
 
-/// A package that should be there.
+/// A package that must be installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedPackage {
-    /// Which.
+pub struct PackageRequirement {
     pub name: PackageName,
-    /// In this version; else in the newest.
+    /// The required version; `None` for the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<PackageVersion>,
 }
 
-impl WantedPackage {
-    /// Reads a list with one package a line, `name` or `name=version` as apt-get(8) takes them. Empty lines are skipped.
+impl PackageRequirement {
+    /// Parses a list with one package a line, `name` or `name=version` as for apt-get(8). Skips empty lines.
     ///
     /// # Errors
-    /// Names the first line that is neither, or a package that stands twice.
+    /// Names the first invalid line, or the first duplicate package.
     pub fn parse_list(field: &'static str, text: &str) -> Result<Vec<Self>, Invalid> {
         let mut list: Vec<Self> = Vec::new();
-        let mut seen = HashSet::new();
+        let mut names = HashSet::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (name, version) = match line.split_once('=') {
                 None => (line, None),
                 Some((name, version)) => (name, Some(PackageVersion::parse(field, version)?)),
             };
             let name = PackageName::parse(field, name)?;
-            if !seen.insert(name.clone()) {
-                return Err(Invalid::new(field, format!("{name} stands twice")));
+            if !names.insert(name.clone()) {
+                return Err(Invalid::new(field, format!("{name} is listed twice")));
             }
             list.push(Self { name, version });
         }
         Ok(list)
     }
 
-    /// The list as text, one package a line.
+    /// Formats the list as text, one package a line.
     #[must_use]
-    pub fn list_text(list: &[Self]) -> String {
+    pub fn format_list(list: &[Self]) -> String {
         let lines: Vec<String> = list.iter().map(ToString::to_string).collect();
         lines.join("\n")
     }
 }
 
-impl fmt::Display for WantedPackage {
+impl fmt::Display for PackageRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.version {
             None => write!(f, "{}", self.name),
@@ -195,72 +192,73 @@ impl fmt::Display for WantedPackage {
     }
 }
 
-/// A package in an attempt: how it was, how it should be, how it was found afterwards. Versions are kept as the node
-/// said them.
+/// A package in a run: its version before, the desired version, and the version after. Versions are stored as the node
+/// reported them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageChange {
-    /// Which.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version before; none if it was not installed.
+    /// Version before the run; `None` if it was not installed.
     pub before: Option<String>,
-    /// The version that the plan leads to; none if it is to be removed.
-    pub wanted: Option<String>,
-    /// What was found after the attempt; none until the node has looked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<FoundPackage>,
+    /// Version that the plan installs; `None` if the plan removes the package. The stored JSON calls it `wanted`.
+    #[serde(rename = "wanted")]
+    pub desired: Option<String>,
+    /// State after the run; `None` until the node has checked. The stored JSON calls it `found`.
+    #[serde(rename = "found", default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<ObservedPackage>,
 }
 
 impl PackageChange {
-    /// Whether the package ended as the plan wanted it.
+    /// Whether the package ended as planned.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.found.as_ref().is_some_and(|found| {
-            found.version == self.wanted && (self.wanted.is_none() || found.state == "installed")
+        self.observed.as_ref().is_some_and(|observed| {
+            observed.version == self.desired
+                && (self.desired.is_none() || observed.state == "installed")
         })
     }
 }
 
-/// A package as the node found it after an attempt.
+/// State of a package after a run, as the node observed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundPackage {
-    /// The version; none if it is not installed.
+pub struct ObservedPackage {
+    /// The installed version; `None` if it is not installed.
     pub version: Option<String>,
-    /// dpkg's state, such as `installed` or `half-configured`.
+    /// State of dpkg, such as `installed` or `half-configured`.
     pub state: String,
 }
 
-/// A version of a package as nodes name it.
+/// A package version as nodes report it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FoundVersion {
-    /// Of which package.
+pub struct ObservedVersion {
+    /// Name of the package.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version, as the node said it.
+    /// Version as reported.
     pub version: String,
 }
 
-/// What a node found of one package after an attempt.
+/// Result of one package after a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageResult {
-    /// Which.
+    /// Name of the package.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// How it was found.
-    pub found: FoundPackage,
+    /// Its state.
+    pub observed: ObservedPackage,
 }
 
-/// Puts what was found to what was planned. What was not planned is left out.
-pub fn settle(plan: &mut [PackageChange], results: &[PackageResult]) {
+/// Adds the observed results to the planned changes. Ignores packages that were not planned.
+pub fn record_results(plan: &mut [PackageChange], results: &[PackageResult]) {
     for change in plan {
         let same = |result: &&PackageResult| {
             result.name == change.name && result.architecture == change.architecture
         };
         if let Some(result) = results.iter().find(same) {
-            change.found = Some(result.found.clone());
+            change.observed = Some(result.observed.clone());
         }
     }
 }
@@ -270,17 +268,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_and_shown_again() {
+    fn a_list_is_read_and_printed() {
         let text = "curl=7.88.1-10+deb12u5\njq\n\n  libc6:amd64 \n";
-        let list = WantedPackage::parse_list("updatePackages", text).expect("a list");
+        let list = PackageRequirement::parse_list("updatePackages", text).expect("a list");
         assert_eq!(
-            WantedPackage::list_text(&list),
+            PackageRequirement::format_list(&list),
             "curl=7.88.1-10+deb12u5\njq\nlibc6:amd64"
         );
     }
 
     #[test]
-    fn what_a_shell_or_apt_would_read_otherwise_is_no_package() {
+    fn text_that_a_shell_or_apt_could_misread_is_rejected() {
         for bad in [
             "curl;reboot",
             "-o",
@@ -300,12 +298,13 @@ mod tests {
             "ä2",
         ] {
             assert!(
-                WantedPackage::parse_list("updatePackages", bad).is_err(),
+                PackageRequirement::parse_list("updatePackages", bad).is_err(),
                 "{bad}"
             );
         }
-        let twice = WantedPackage::parse_list("updatePackages", "jq\njq=1.6").expect_err("twice");
-        assert_eq!(twice.why, "jq stands twice");
+        let twice =
+            PackageRequirement::parse_list("updatePackages", "jq\njq=1.6").expect_err("twice");
+        assert_eq!(twice.why, "jq is listed twice");
     }
 
     #[test]

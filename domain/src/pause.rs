@@ -1,4 +1,4 @@
-//! Pauses: nothing new starts where one holds.
+//! Pauses: no new update starts in the scope of a pause.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use crate::Time;
 use crate::id::{BadId, PolicyId, SiteId};
 
-/// Where nothing new starts. Shown as the id, or `project`.
+/// Scope of a pause. Printed as the id, or as `project`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PauseScope {
-    /// In the whole project.
+    /// The whole project.
     Project,
-    /// At a site.
+    /// A site.
     Site(SiteId),
-    /// For the sake of a policy.
+    /// A policy.
     Policy(PolicyId),
 }
 
 impl PauseScope {
-    /// The stable name of its kind.
+    /// The stable name of the kind.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl PauseScope {
         }
     }
 
-    /// The bits of the id, 0 for the project.
+    /// The bits of the id; 0 for the project.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -38,7 +38,7 @@ impl PauseScope {
         }
     }
 
-    /// The scope of this kind with these bits, as the database keeps them.
+    /// The scope of this kind with these bits, as stored in the database.
     #[must_use]
     pub fn from_bits(kind: &str, bits: u32) -> Option<Self> {
         match kind {
@@ -77,15 +77,13 @@ impl FromStr for PauseScope {
     }
 }
 
-/// A stop of all new starts, until it is taken back.
+/// Stops all new updates in its scope until it is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Where.
     pub scope: PauseScope,
-    /// Why, for people.
+    /// Reason, for users.
     pub reason: String,
-    /// Who said so.
+    /// The user who paused.
     pub by: String,
-    /// Since when.
     pub at: Time,
 }

@@ -1,4 +1,4 @@
-//! Providers: who brings machines (northbound section 1.3).
+//! Providers of hosts.
 
 use crate::Time;
 use crate::id::ProviderId;
@@ -6,19 +6,18 @@ use crate::invalid::Invalid;
 use crate::text::{self, Name};
 
 named! {
-    /// What a provider brings.
+    /// What a provider provides.
     ProviderKind {
-        /// Nobody said.
+        /// Not set.
         Unspecified = "unspecified",
-        /// Machines.
         Baremetal = "baremetal",
     }
 }
 
 named! {
-    /// Whose tools a provider uses.
+    /// Vendor of a provider's tools.
     ProviderVendor {
-        /// Nobody's in particular.
+        /// No vendor in particular.
         Unspecified = "unspecified",
         /// Lenovo `XClarity` Administrator.
         LenovoLxca = "lenovo_lxca",
@@ -27,50 +26,44 @@ named! {
     }
 }
 
-/// Who brings machines. A provider is never changed.
+/// A provider of hosts. Immutable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
-    /// Its id.
     pub id: ProviderId,
-    /// What it is.
     pub spec: ProviderSpec,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
-/// What a provider is.
+/// Content of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderSpec {
-    /// What it brings.
     pub kind: ProviderKind,
-    /// Whose tools it uses.
     pub vendor: ProviderVendor,
     /// Unique in its project.
     pub name: Name,
-    /// Where it is asked; may be empty.
+    /// URL of its API; may be empty.
     pub api_endpoint: String,
-    /// With what it is asked.
+    /// Credentials for its API.
     pub api_credentials: Vec<String>,
-    /// For its tools, usually JSON; may be empty.
+    /// Configuration for its tools, usually JSON; may be empty.
     pub config: String,
 }
 
 impl ProviderSpec {
-    /// The longest name, in bytes.
-    pub const MAX_NAME: usize = 40;
-    /// The most credentials.
+    /// Maximum length of the name, in bytes.
+    pub const MAX_NAME_BYTES: usize = 40;
+    /// Maximum number of credentials.
     pub const MAX_CREDENTIALS: usize = 100;
-    /// The longest endpoint and the longest credential, in characters.
+    /// Maximum length of the endpoint in bytes and of a credential in characters.
     pub const MAX_TEXT: usize = 500;
-    /// The longest configuration, in characters.
-    pub const MAX_CONFIG: usize = 2_000;
+    /// Maximum length of the configuration, in characters.
+    pub const MAX_CONFIG_CHARS: usize = 2_000;
 
-    /// Reads a provider.
+    /// Parses a provider.
     ///
     /// # Errors
-    /// The kind is not said, the name is empty or not a name, there are too many credentials, or a text is too long or has
+    /// The kind is not set, the name is empty or invalid, there are too many credentials, or a text is too long or has
     /// characters that are not allowed.
     pub fn parse(
         (kind, vendor): (ProviderKind, ProviderVendor),
@@ -86,15 +79,20 @@ impl ProviderSpec {
         if name.is_empty() {
             return Err(Invalid::new("name", "must not be empty"));
         }
-        let name = Name::parse_up_to("name", name, Self::MAX_NAME)?;
-        text::check("apiEndpoint", api_endpoint, Self::MAX_TEXT, text::TEXT)?;
+        let name = Name::parse_up_to("name", name, Self::MAX_NAME_BYTES)?;
+        text::check(
+            "apiEndpoint",
+            api_endpoint,
+            Self::MAX_TEXT,
+            text::TEXT_PUNCTUATION,
+        )?;
         if api_credentials.len() > Self::MAX_CREDENTIALS {
             return Err(Invalid::new("apiCredentials", "more than 100 credentials"));
         }
         for credential in &api_credentials {
             text::check_printable("apiCredentials", credential, Self::MAX_TEXT, "")?;
         }
-        text::check_printable("config", config, Self::MAX_CONFIG, "\t\n\r")?;
+        text::check_printable("config", config, Self::MAX_CONFIG_CHARS, "\t\n\r")?;
         Ok(Self {
             kind,
             vendor,
@@ -134,11 +132,14 @@ mod tests {
         assert_eq!(read.name.as_str(), "LOCA 1");
         assert_eq!(read.api_credentials, credentials);
         assert_eq!(read.config, config);
-        assert!(parse("x", "", Vec::new(), "").is_ok(), "the least");
+        assert!(
+            parse("x", "", Vec::new(), "").is_ok(),
+            "only the required fields"
+        );
     }
 
     #[test]
-    fn what_is_wrong_with_a_provider_is_said_of_its_field() {
+    fn an_invalid_provider_names_its_field() {
         let long = "a".repeat(501);
         let many = vec![String::new(); 101];
         for (read, field) in [

@@ -1,19 +1,19 @@
-//! Runs: one attempt to bring one instance to one wanted state, as one state machine (engine section 4).
+//! Runs: attempts to update one instance, as one state machine.
 
-mod account;
 mod event;
 mod image;
-mod patience;
+mod report;
 mod state;
+mod timeouts;
 
 #[cfg(test)]
 mod tests;
 
-pub use account::{Account, PhaseSpan};
 pub use event::{CancelCause, Failure, FailureKind, RunEvent};
 pub use image::ImageChange;
-pub use patience::Patience;
-pub use state::{AbandonCause, Refused, RunState};
+pub use report::{PhaseSpan, RunReport};
+pub use state::{AbandonCause, InvalidTransition, RunState};
+pub use timeouts::RunTimeouts;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -25,49 +25,46 @@ use crate::order::Order;
 use crate::package::PackageChange;
 use crate::policy::UpdatePolicy;
 
-/// One attempt on one instance, with its target frozen when it was opened.
+/// One attempt to update one instance. Its target is frozen when the run opens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateRun {
-    /// Its id.
     pub id: RunId,
-    /// On which instance.
     pub instance: InstanceId,
-    /// For people: the host and when the attempt was opened.
+    /// For users: the host and when the run was opened.
     pub name: String,
-    /// For people: which operating system.
+    /// For users: the operating system.
     pub description: String,
-    /// The agent's own name of the attempt; none if the agent makes none.
+    /// The agent's own id of the attempt; `None` if the agent assigns none.
     pub attempt: Option<AttemptId>,
-    /// What the attempt is for, frozen.
+    /// The frozen target, policy and order.
     pub origin: Origin,
-    /// Where it stands.
     pub state: RunState,
-    /// The packages of the plan, with what was found afterwards.
+    /// Planned packages, with their states after the run.
     pub packages: Vec<PackageChange>,
-    /// The image of the plan, with the one that was booted at the end; none if it was for none, or the node said none.
+    /// Planned image, with the image that was booted at the end; `None` if the run is not for an image or the node did
+    /// not report it.
     pub image: Option<ImageChange>,
-    /// What the node said at the end, as text: the tool's last lines, or the ancestor's detail.
+    /// Final output of the node: the last lines of the tool, or the detail of an EIM agent.
     pub log: String,
-    /// How it went, as the node said with its last word.
-    pub account: Account,
-    /// The last sequence number that was stored; 0 if the agent makes none.
+    /// Final report of the node.
+    pub report: RunReport,
+    /// Last stored sequence number; 0 if the agent assigns none.
     pub sequence: u32,
-    /// How often it changed.
+    /// Number of changes.
     pub generation: i64,
-    /// When it was last given leave to begin. From then on only the node knows whether it has begun.
+    /// When the last start permit was granted. From then on only the node knows whether it has begun.
     pub granted_at: Option<Time>,
-    /// When it was opened.
     pub started_at: Time,
 }
 
 impl UpdateRun {
-    /// When it ended: exactly when its state is terminal.
+    /// When the run ended; set exactly when its state is final.
     #[must_use]
     pub fn ended_at(&self) -> Option<Time> {
         self.state.ended_at()
     }
 
-    /// The part that decisions need.
+    /// The part that decisions need; `None` if the run has ended.
     #[must_use]
     pub fn as_open(&self) -> Option<OpenRun> {
         (!self.state.is_final()).then(|| OpenRun {
@@ -81,66 +78,62 @@ impl UpdateRun {
     }
 }
 
-/// What an attempt is for. Frozen: what people change later does not change it.
+/// What a run is for. Frozen: later changes by users do not change it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The wish; none if it is not known what made the node begin.
+    /// The target; `None` if it is unknown why the node began.
     pub target: Option<Target>,
-    /// The policy as it was.
+    /// The policy when the run opened.
     pub policy: Option<UpdatePolicy>,
-    /// Who ordered it and why, if it was made outside the plan.
+    /// The order, if a user ordered the run.
     #[serde(default)]
     pub order: Option<Order>,
 }
 
 impl Origin {
-    /// The policy's id.
+    /// Id of the policy.
     #[must_use]
     pub fn policy_id(&self) -> Option<PolicyId> {
         self.policy.as_ref().map(|policy| policy.id)
     }
 }
 
-/// The agent's own name of an attempt.
+/// The agent's own id of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId(pub Uuid);
 
-/// A run that is not over, as decisions see it.
+/// An open run as decisions see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenRun {
-    /// Which.
     pub id: RunId,
-    /// The agent's own name of it.
+    /// The agent's own id of the attempt.
     pub attempt: Option<AttemptId>,
-    /// Its frozen wish.
+    /// Its frozen target.
     pub target: Option<Target>,
-    /// Where it stands.
     pub state: RunState,
-    /// When it was opened.
     pub started_at: Time,
-    /// Until when an agent that ours has replaced may still begin it; none if it may not.
+    /// Until when a replaced agent may still begin the run; `None` if it may not.
     pub may_begin_until: Option<Time>,
 }
 
-/// Something that happened in an attempt, and who says so.
+/// An event of a run, with its context.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Happening {
-    /// What.
+pub struct RunEventRecord {
     pub event: RunEvent,
-    /// How the agent numbered it; none if the agent makes no numbers.
+    /// Sequence number of the agent; `None` if the agent assigns none.
     pub sequence: Option<u32>,
-    /// The boot in which it happened; empty if it is not known.
+    /// Id of the boot in which it happened; empty if unknown.
     pub boot_id: String,
-    /// The node's own time.
+    /// Time of the node's own clock.
     pub node_time: Option<Time>,
-    /// What came with it.
+    /// Data that came with the event.
     pub evidence: Evidence,
 }
 
-impl Happening {
-    /// An event that nobody numbered.
+impl RunEventRecord {
+    /// An event without context.
     #[must_use]
-    pub fn of(event: RunEvent) -> Self {
+    pub fn from_event(event: RunEvent) -> Self {
         Self {
             event,
             sequence: None,
@@ -151,40 +144,40 @@ impl Happening {
     }
 }
 
-/// What came with an event: it belongs to the run, not to its state.
+/// Data that came with an event. It is stored with the run, not with its state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// The whole change, known before anything changes.
+    /// The planned changes, known before anything changes.
     pub plan: Option<Vec<PackageChange>>,
-    /// The image of the plan.
+    /// The planned image.
     pub image: Option<ImageChange>,
-    /// The version of the image that was booted at the end; none if the node did not say.
+    /// Version of the image that was booted at the end; `None` if not reported.
     pub booted: Option<String>,
-    /// What was found afterwards.
+    /// States of the packages after the run.
     pub results: Vec<crate::package::PackageResult>,
-    /// The last words of the tool that failed.
+    /// Last lines of output of the tool that failed.
     pub log: String,
-    /// How the attempt went; none if the node has not said so.
-    pub account: Option<Account>,
+    /// Report of the run; `None` if not sent.
+    pub report: Option<RunReport>,
 }
 
-/// One entry of a run's history.
+/// An entry in the history of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RecordedEvent {
-    /// 1 for the first.
+pub struct RunHistoryEntry {
+    /// Position, from 1.
     pub position: u32,
-    /// The name of the event.
+    /// Name of the event.
     pub event: String,
-    /// The name of the state that it led to.
+    /// Name of the resulting state.
     pub state: String,
-    /// How the agent numbered it.
+    /// Sequence number of the agent.
     pub sequence: Option<u32>,
-    /// The boot in which it happened.
+    /// Id of the boot in which it happened.
     pub boot_id: String,
-    /// The node's own time.
+    /// Time of the node's own clock.
     pub node_time: Option<Time>,
-    /// When the server stored it.
+    /// When the server stored the entry.
     pub at: Time,
-    /// The cause or reason that it carries; empty if none.
+    /// Cause or reason; empty if there is none.
     pub detail: String,
 }

@@ -1,4 +1,4 @@
-//! Schedules: what opens windows.
+//! Schedules, which open windows.
 
 mod cron;
 mod repeated;
@@ -19,32 +19,30 @@ use crate::id::{HostId, RegionId, SiteId};
 use crate::window::Window;
 
 named! {
-    /// What a schedule is for. Only schedules of kind `os_update` open windows for updates, unless the project says
-    /// that any does (M14).
+    /// Purpose of a schedule. Only schedules of kind `os_update` open windows for updates, unless the project allows any.
     ScheduleStatus {
-        /// Nothing was said.
+        /// Not set.
         Unspecified = "unspecified",
-        /// People work on the node.
+        /// Users work on the node.
         Maintenance = "maintenance",
-        /// The node is on its way to where it will stand.
+        /// The node is being shipped to its site.
         Shipping = "shipping",
         /// The node may be updated.
         OsUpdate = "os_update",
         /// The firmware may be updated.
         FirmwareUpdate = "firmware_update",
-        /// The cluster that the node belongs to may be updated.
+        /// The cluster of the node may be updated.
         ClusterUpdate = "cluster_update",
     }
 }
 
-/// What a schedule is meant for. One for a site or a region is meant for every host below it.
+/// What a schedule applies to. A schedule for a site or a region applies to all hosts below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScheduleTarget {
-    /// One host.
     Host(HostId),
-    /// The hosts of one site.
+    /// The hosts of a site.
     Site(SiteId),
-    /// The hosts of one region and of the regions in it.
+    /// The hosts of a region and of the regions inside it.
     Region(RegionId),
 }
 
@@ -60,16 +58,16 @@ impl fmt::Display for ScheduleTarget {
 
 /// Which schedules of a project open windows for updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Opens {
-    /// Those whose status says so.
+pub enum ScheduleFilter {
+    /// Schedules with the status `os_update`.
     #[default]
     OsUpdate,
-    /// All, whatever they are for, as the ancestor did (M14).
+    /// All schedules, as in EIM.
     AnyStatus,
 }
 
-impl Opens {
-    /// What the setting of a project says.
+impl ScheduleFilter {
+    /// The filter that a project's setting selects.
     #[must_use]
     pub const fn from_setting(any_schedule_status: bool) -> Self {
         if any_schedule_status {
@@ -86,33 +84,33 @@ impl Opens {
     }
 }
 
-/// Which windows of a schedule are asked for: what is open, what comes next however far that is, and what else begins
-/// before `until`, but never more than `limit`. With a limit of 2 or more the next one is always among them.
+/// Selects windows of a schedule: the open ones, the next one however far away it is, and others that begin before
+/// `until`; never more than `limit`. With a limit of 2 or more the next one is always included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ahead {
-    /// The instant they are asked for.
+pub struct WindowQuery {
+    /// The instant of the query.
     pub now: Time,
-    /// Windows after the next one are left out unless they begin before this.
+    /// Windows after the next one are omitted unless they begin before this.
     pub until: Time,
-    /// The most windows of one schedule.
+    /// Maximum number of windows of one schedule.
     pub limit: usize,
-    /// How long a window of an open-ended schedule is.
+    /// Length of the windows of an open-ended schedule.
     pub max_window: TimeDelta,
     /// Which schedules open windows.
-    pub opens: Opens,
+    pub filter: ScheduleFilter,
 }
 
-impl Ahead {
-    /// Takes of the windows of a schedule, earliest first, what was asked for.
-    fn take(&self, windows: impl Iterator<Item = Window>) -> Vec<Window> {
-        let mut taken: Vec<Window> = Vec::new();
+impl WindowQuery {
+    /// Selects from the windows of a schedule, which are sorted by their start.
+    fn select(&self, windows: impl Iterator<Item = Window>) -> Vec<Window> {
+        let mut selected: Vec<Window> = Vec::new();
         for window in windows.take(self.limit) {
-            let next_is_known = taken.last().is_some_and(|last| self.now < last.start);
+            let next_is_known = selected.last().is_some_and(|last| self.now < last.start);
             if next_is_known && self.until <= window.start {
                 break;
             }
-            taken.push(window);
+            selected.push(window);
         }
-        taken
+        selected
     }
 }

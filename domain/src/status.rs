@@ -1,17 +1,17 @@
-//! What people see at a glance: a text, a colour and since when.
+//! Statuses of resources for users: a text, an indication and a time.
 
 use crate::Time;
 
 named! {
-    /// How a status should be taken.
+    /// How to interpret a status.
     Indication {
-        /// Nothing is known.
+        /// Unknown.
         Unspecified = "unspecified",
-        /// Somebody should look.
+        /// A user should investigate.
         Error = "error",
-        /// Something is going on.
+        /// Work is in progress.
         InProgress = "in_progress",
-        /// All is quiet.
+        /// Nothing is going on.
         Idle = "idle",
     }
 }
@@ -19,16 +19,15 @@ named! {
 /// One status of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The ancestor's words where it has any (northbound section 1.3).
+    /// The text, which is EIM's where EIM defines one.
     pub text: String,
-    /// How to take it.
+    /// How to interpret it.
     pub indication: Indication,
-    /// Since when it holds.
     pub at: Time,
 }
 
 impl Status {
-    /// A status that holds from now on.
+    /// A status that applies from `at` on.
     #[must_use]
     pub fn new(text: &str, indication: Indication, at: Time) -> Self {
         Self {
@@ -38,9 +37,9 @@ impl Status {
         }
     }
 
-    /// The same status with the time at which it really began: the old one's if nothing changed.
+    /// Keeps the time of the previous status if text and indication are unchanged.
     #[must_use]
-    pub fn since(self, before: Option<&Self>) -> Self {
+    pub fn with_time_of(self, before: Option<&Self>) -> Self {
         match before {
             Some(old) if old.text == self.text && old.indication == self.indication => old.clone(),
             _ => self,

@@ -1,4 +1,4 @@
-//! Projects. A project is a tenant: nothing of one is visible from another.
+//! Projects. A project is a tenant: its resources are invisible to other projects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::Time;
 use crate::invalid::Invalid;
 
-/// A project, as everything that belongs to it knows it.
+/// Tenant id of a project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(Uuid);
 
@@ -43,24 +43,22 @@ impl FromStr for TenantId {
 /// A project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// Its tenant.
+    /// Its tenant id.
     pub id: TenantId,
     /// Unique in the fleet.
     pub name: ProjectName,
-    /// For people.
+    /// For users.
     pub description: String,
-    /// When it was made.
     pub created_at: Time,
-    /// When it was last changed.
     pub updated_at: Time,
 }
 
-/// The name of a project: a DNS label (RFC 1035 section 2.3.1, digits allowed at the start), because it stands in URLs.
+/// Name of a project: a DNS label (RFC 1035 section 2.3.1, digits allowed at the start), because it is part of URLs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProjectName(String);
 
 impl ProjectName {
-    /// At most 63 lower-case letters, digits and dashes, a letter or digit at both ends.
+    /// Parses a name: at most 63 lower-case letters, digits and dashes, with a letter or digit at both ends.
     ///
     /// # Errors
     /// The text is not such a name.
@@ -80,7 +78,6 @@ impl ProjectName {
         }
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

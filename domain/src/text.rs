@@ -1,27 +1,27 @@
-//! Texts that people give, with the letters that the ancestor's clients allow (northbound section 1.3).
+//! Texts that users enter, with the characters that EIM's clients allow.
 
 use std::fmt;
 
 use crate::invalid::Invalid;
 
-/// The name of a resource: at most 50 letters, digits, spaces and `-_./:`; may be empty.
+/// Name of a resource: at most 50 letters, digits, spaces and `-_./:`; may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Name(String);
 
 impl Name {
-    /// The greatest length in bytes.
-    pub const MAX: usize = 50;
+    /// Maximum length in bytes.
+    pub const MAX_BYTES: usize = 50;
 
-    /// Reads a name.
+    /// Parses a name.
     ///
     /// # Errors
-    /// It is longer than [`Name::MAX`] or has other characters.
+    /// The text is longer than [`Name::MAX_BYTES`] or has other characters.
     pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
-        Self::parse_up_to(field, text, Self::MAX)
+        Self::parse_up_to(field, text, Self::MAX_BYTES)
     }
 
-    /// Reads a name that must not be empty.
+    /// Parses a name that must not be empty.
     ///
     /// # Errors
     /// As [`Name::parse`], and when it is empty.
@@ -32,23 +32,22 @@ impl Name {
         Self::parse(field, text)
     }
 
-    /// Reads a name with a limit of its own.
+    /// Parses a name with another maximum length.
     ///
     /// # Errors
-    /// It is longer than `max` bytes or has other characters.
+    /// The text is longer than `max` bytes or has other characters.
     pub fn parse_up_to(field: &'static str, text: &str, max: usize) -> Result<Self, Invalid> {
         check(field, text, max, "-_./: ").map(|()| Self(text.to_owned()))
     }
 
-    /// A name made from any text: what is not allowed becomes a dash, what is too long is cut.
+    /// Makes a name of any text: replaces characters that are not allowed by dashes and cuts the rest off.
     #[must_use]
-    pub fn tidy(text: &str) -> Self {
+    pub fn sanitized(text: &str) -> Self {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./: ".contains(c);
-        let chars = text.trim().chars().take(Self::MAX);
+        let chars = text.trim().chars().take(Self::MAX_BYTES);
         Self(chars.map(|c| if allowed(c) { c } else { '-' }).collect())
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -61,7 +60,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Checks a text against a length and a set of characters besides letters and digits.
+/// Checks the length of a text in bytes, and that it holds only letters, digits and the characters in `extra`.
 ///
 /// # Errors
 /// Names the first character that is not allowed, or the limit.
@@ -69,22 +68,22 @@ pub fn check(
     field: &'static str,
     text: &str,
     max: usize,
-    besides: &'static str,
+    extra: &'static str,
 ) -> Result<(), Invalid> {
     if text.len() > max {
         return Err(Invalid::new(field, format!("longer than {max} bytes")));
     }
-    let allowed = |c: char| c.is_ascii_alphanumeric() || besides.contains(c);
+    let allowed = |c: char| c.is_ascii_alphanumeric() || extra.contains(c);
     match text.chars().find(|c| !allowed(*c)) {
         None => Ok(()),
         Some(c) => Err(Invalid::new(
             field,
-            format!("{c:?} is not allowed; letters, digits and {besides:?} are"),
+            format!("{c:?} is not allowed; letters, digits and {extra:?} are"),
         )),
     }
 }
 
-/// Checks a text against a length in characters, and for control characters other than these.
+/// Checks the length of a text in characters, and that it holds no control characters other than those in `extra`.
 ///
 /// # Errors
 /// Names the first character that is not allowed, or the limit.
@@ -92,26 +91,22 @@ pub fn check_printable(
     field: &'static str,
     text: &str,
     max: usize,
-    besides: &'static str,
+    extra: &'static str,
 ) -> Result<(), Invalid> {
     if text.chars().count() > max {
         return Err(Invalid::new(field, format!("longer than {max} characters")));
     }
-    match text
-        .chars()
-        .find(|c| c.is_control() && !besides.contains(*c))
-    {
+    match text.chars().find(|c| c.is_control() && !extra.contains(*c)) {
         None => Ok(()),
         Some(c) => Err(Invalid::new(field, format!("{c:?} is not allowed"))),
     }
 }
 
-/// Checks a word that names something on a node: a lower-case letter, then at most 31 lower-case letters, digits and
-/// dashes.
+/// Checks an identifier for use on a node: a lower-case letter, then at most 31 lower-case letters, digits and dashes.
 ///
 /// # Errors
-/// It is no such word.
-pub fn check_word(field: &'static str, text: &str) -> Result<(), Invalid> {
+/// The text is not such an identifier.
+pub fn check_identifier(field: &'static str, text: &str) -> Result<(), Invalid> {
     let inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
     if first && text.len() <= 32 && text.bytes().all(inside) {
@@ -123,19 +118,19 @@ pub fn check_word(field: &'static str, text: &str) -> Result<(), Invalid> {
     ))
 }
 
-/// What a longer text of the ancestor's API may hold besides letters and digits.
-pub const TEXT: &str = "-_./:;=?@!#,<>*() ";
+/// Characters besides letters and digits that EIM's API allows in longer texts.
+pub const TEXT_PUNCTUATION: &str = "-_./:;=?@!#,<>*() ";
 
-/// [`TEXT`] and the double quote.
-pub const TEXT_WITH_QUOTE: &str = "-_./:;=?@!#,<>*() \"";
+/// [`TEXT_PUNCTUATION`] and the double quote.
+pub const TEXT_PUNCTUATION_AND_QUOTE: &str = "-_./:;=?@!#,<>*() \"";
 
-/// A text as a database can keep it: without the zero byte, which Postgres takes in no text.
+/// A text that the database can store: without zero bytes, which Postgres rejects.
 #[must_use]
 pub fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Cuts a text to at most `max` bytes, at a character, and marks the cut.
+/// Cuts a text to at most `max` bytes, at a character boundary, and marks the cut.
 #[must_use]
 pub fn cut(text: &str, max: usize) -> String {
     const MARK: &str = "… [cut]";
@@ -149,20 +144,20 @@ pub fn cut(text: &str, max: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// The first texts of a list, each cut to at most `longest` bytes, as a database can keep them. If there are more than
-/// `most`, the last one says how many are left out.
+/// The first `max_items` texts of a list, each cut to at most `max_bytes` bytes and storable in the database. If there
+/// are more, the last item says how many are omitted.
 #[must_use]
-pub fn cut_list(texts: &[String], most: usize, longest: usize) -> Vec<String> {
+pub fn cut_list(texts: &[String], max_items: usize, max_bytes: usize) -> Vec<String> {
     let all = texts.len();
-    let kept = if all > most {
-        most.saturating_sub(1)
+    let included = if all > max_items {
+        max_items.saturating_sub(1)
     } else {
         all
     };
-    let first = texts.iter().take(kept);
-    let mut list: Vec<_> = first.map(|text| cut(&storable(text), longest)).collect();
-    if kept < all {
-        list.push(format!("… and {} more [cut]", all - kept));
+    let first = texts.iter().take(included);
+    let mut list: Vec<_> = first.map(|text| cut(&storable(text), max_bytes)).collect();
+    if included < all {
+        list.push(format!("… and {} more [cut]", all - included));
     }
     list
 }
@@ -175,8 +170,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tidy_name_is_a_name(text in "\\PC{0,80}") {
-            prop_assert!(Name::parse("name", Name::tidy(&text).as_str()).is_ok());
+        fn a_sanitized_name_is_valid(text in "\\PC{0,80}") {
+            prop_assert!(Name::parse("name", Name::sanitized(&text).as_str()).is_ok());
         }
 
         #[test]

@@ -1,18 +1,18 @@
-//! Windows: when a node may be changed.
+//! Windows: spans of time in which a node may be changed.
 
 use std::fmt;
 
 use crate::Time;
 use crate::id::{RepeatedScheduleId, SingleScheduleId};
 
-/// What opens a window. Shown as the id, or `order`.
+/// What opens a window. Printed as the id, or as `order`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opener {
     /// A schedule that opens once.
     Single(SingleScheduleId),
-    /// A schedule that opens again and again.
+    /// A schedule that opens repeatedly.
     Repeated(RepeatedScheduleId),
-    /// A person's order.
+    /// An order of a user.
     Order,
 }
 
@@ -26,31 +26,28 @@ impl fmt::Display for Opener {
     }
 }
 
-/// A span of time, start included, end excluded.
+/// A span of time: the start is included, the end excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Window {
-    /// The first instant inside.
     pub start: Time,
-    /// The first instant after.
     pub end: Time,
-    /// What opens it.
     pub opener: Opener,
 }
 
 impl Window {
-    /// Whether it is open at an instant.
+    /// Whether the window is open at an instant.
     #[must_use]
     pub fn is_open(&self, now: Time) -> bool {
         self.start <= now && now < self.end
     }
 }
 
-/// The windows of a node that are open or still to come. Windows add up; overlaps are normal.
+/// The windows of a node that are open or still to come. Windows may overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Windows(Vec<Window>);
 
 impl Windows {
-    /// The windows of these that are not over, earliest first.
+    /// Drops windows that have ended and sorts the others by their start.
     #[must_use]
     pub fn from_now_on(windows: impl IntoIterator<Item = Window>, now: Time) -> Self {
         let mut windows: Vec<_> = windows.into_iter().filter(|w| now < w.end).collect();
@@ -65,13 +62,13 @@ impl Windows {
         open.max_by_key(|window| window.end).copied()
     }
 
-    /// The next window to open.
+    /// The next window that opens.
     #[must_use]
     pub fn next(&self, now: Time) -> Option<Window> {
         self.0.iter().find(|window| now < window.start).copied()
     }
 
-    /// When, by time alone, a window opens or the open one that ends last closes; none if nothing is to come.
+    /// When a window opens next, or the open window that ends last closes; `None` if nothing is to come.
     #[must_use]
     pub fn next_change(&self, now: Time) -> Option<Time> {
         let closes = self.open(now).map(|window| window.end);
@@ -79,7 +76,7 @@ impl Windows {
         closes.into_iter().chain(opens).min()
     }
 
-    /// All of them, earliest first.
+    /// All windows, earliest first.
     #[must_use]
     pub fn as_slice(&self) -> &[Window] {
         &self.0

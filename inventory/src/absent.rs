@@ -1,5 +1,5 @@
-//! What the ancestor's platform has and Evenkeel has not: its clients ask for the lists, and these are empty whatever is
-//! asked of them.
+//! Features of EIM that Evenkeel does not have. EIM's clients request these lists, which are always
+//! empty.
 
 use axum::extract::State;
 use evenkeel_api::absent::{
@@ -14,7 +14,9 @@ use crate::listing::ListParams;
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
-/// List the workloads: there are none.
+/// List workloads
+///
+/// Always empty: Evenkeel does not manage workloads.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/workloads", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No workloads.", body = WorkloadList), Problem),
@@ -24,10 +26,12 @@ pub async fn list_workloads(
     call: Call,
     params: Params,
 ) -> Answer<WorkloadList> {
-    nothing(&app, &call, &params).await
+    empty_list(&app, &call, &params).await
 }
 
-/// List what belongs to workloads: there is nothing.
+/// List workload members
+///
+/// Always empty: Evenkeel does not manage workloads.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/workload_members", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No members.", body = WorkloadMemberList), Problem),
@@ -37,10 +41,12 @@ pub async fn list_workload_members(
     call: Call,
     params: Params,
 ) -> Answer<WorkloadMemberList> {
-    nothing(&app, &call, &params).await
+    empty_list(&app, &call, &params).await
 }
 
-/// List the groups of logs: there are none.
+/// List telemetry log groups
+///
+/// Always empty: Evenkeel does not collect telemetry.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/groups/logs", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No groups.", body = LogGroupList), Problem),
@@ -50,10 +56,12 @@ pub async fn list_log_groups(
     call: Call,
     params: Params,
 ) -> Answer<LogGroupList> {
-    nothing(&app, &call, &params).await
+    empty_list(&app, &call, &params).await
 }
 
-/// List the groups of metrics: there are none.
+/// List telemetry metric groups
+///
+/// Always empty: Evenkeel does not collect telemetry.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/groups/metrics", tag = "absent", params(InProject, ListParams),
     responses((status = 200, description = "No groups.", body = MetricGroupList), Problem),
@@ -63,38 +71,42 @@ pub async fn list_metric_groups(
     call: Call,
     params: Params,
 ) -> Answer<MetricGroupList> {
-    nothing(&app, &call, &params).await
+    empty_list(&app, &call, &params).await
 }
 
-/// List the wishes for logs: there are none.
+/// List telemetry log profiles
+///
+/// Always empty: Evenkeel does not collect telemetry.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/profiles/logs", tag = "absent", params(InProject, ListParams),
-    responses((status = 200, description = "No wishes.", body = LogProfileList), Problem),
+    responses((status = 200, description = "No profiles.", body = LogProfileList), Problem),
 )]
 pub async fn list_log_profiles(
     State(app): State<App>,
     call: Call,
     params: Params,
 ) -> Answer<LogProfileList> {
-    nothing(&app, &call, &params).await
+    empty_list(&app, &call, &params).await
 }
 
-/// List the wishes for metrics: there are none.
+/// List telemetry metric profiles
+///
+/// Always empty: Evenkeel does not collect telemetry.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/telemetry/profiles/metrics", tag = "absent",
     params(InProject, ListParams),
-    responses((status = 200, description = "No wishes.", body = MetricProfileList), Problem),
+    responses((status = 200, description = "No profiles.", body = MetricProfileList), Problem),
 )]
 pub async fn list_metric_profiles(
     State(app): State<App>,
     call: Call,
     params: Params,
 ) -> Answer<MetricProfileList> {
-    nothing(&app, &call, &params).await
+    empty_list(&app, &call, &params).await
 }
 
-/// A list of nothing, for whoever may read in the project.
-async fn nothing<T: Default>(app: &App, call: &Call, params: &Params) -> Answer<T> {
+/// An empty list, if the caller may read the project.
+async fn empty_list<T: Default>(app: &App, call: &Call, params: &Params) -> Answer<T> {
     params.number("pageSize", 1, 100)?;
     params.number("offset", 0, u32::MAX)?;
     drop(app.read(call).await?);

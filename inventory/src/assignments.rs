@@ -1,4 +1,4 @@
-//! `assignments`: what gets which policy, and how fast.
+//! `assignments`: policies assigned to targets, with rollout limits.
 
 use axum::extract::State;
 use evenkeel_api::Empty;
@@ -6,127 +6,140 @@ use evenkeel_api::assignment::{
     AssignmentInput, AssignmentList, AssignmentResource, AssignmentResumption,
     AssignmentResumptionInput,
 };
-use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::id::{PolicyId, parse_id};
-use evenkeel_domain::order::reason;
+use evenkeel_domain::order::parse_reason;
 use evenkeel_store::assignments::{self, Assignment, Resumption};
 use evenkeel_store::{Conflict, StoreError, Tx, hosts, instances, policies, regions, sites};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
-use crate::call::{Call, named_of_path};
+use crate::call::{Call, parse_path_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::few::{Page, PageParams};
+use crate::listing::short_list::{PageParams, PageQuery};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, MaskParams};
 
-const WHAT: &str = "assignment";
+const RESOURCE_KIND: &str = "assignment";
 
-/// What a policy is assigned to.
+/// The target of an assignment.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub struct Target {
+pub struct AssignmentPath {
     /// The name of the project.
     #[serde(rename = "projectName")]
     _project_name: String,
-    /// The id of an instance, host, site or region, or `project`.
+    /// Id of an instance, host, site or region, or `project`.
     target: String,
 }
 
-/// List the assignments.
+/// List assignments
+///
+/// The most specific target kinds come first.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/assignments", tag = "assignments", params(InProject, PageParams),
-    responses((status = 200, description = "The assignments, nearest kind first.", body = AssignmentList), Problem),
+    responses((status = 200, description = "The assignments, most specific kind first.", body = AssignmentList), Problem),
 )]
 pub async fn list_assignments(
     State(app): State<App>,
     call: Call,
     params: Params,
 ) -> Answer<AssignmentList> {
-    let page = Page::of(&params)?;
+    let page = PageQuery::from_params(&params)?;
     let tx = app.read(&call).await?;
     let all = assignments::all(&tx, app.clock.now()).await?;
-    let few = page.of_all(all);
+    let part = page.paginate(all);
     Ok(Json(AssignmentList {
-        assignments: few.items.iter().map(resource).collect(),
-        total_elements: few.total_elements,
-        has_next: few.has_next,
-        next_page_token: few.next_page_token,
+        assignments: part.items.iter().map(resource).collect(),
+        total_elements: part.total_elements,
+        has_next: part.has_next,
+        next_page_token: part.next_page_token,
     }))
 }
 
-/// Show what is assigned to something itself.
+/// Get the assignment of a target
+///
+/// Shows only what is assigned to the target itself, not what it inherits.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target),
+    get, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn get_assignment(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<Target>,
+    Path(path): Path<AssignmentPath>,
 ) -> Answer<AssignmentResource> {
     let tx = app.read(&call).await?;
-    let scope = scope(&path)?;
-    let found = assignments::find(&tx, scope, app.clock.now()).await?;
-    Ok(Json(resource(&found)))
+    let scope = parse_scope(&path)?;
+    let assignment = assignments::find(&tx, scope, app.clock.now()).await?;
+    Ok(Json(resource(&assignment)))
 }
 
-/// Assign a policy, in place of the one that was assigned to the same. The count of failures begins anew.
+/// Assign a policy to a target
+///
+/// Replaces the target's previous assignment and resets its failure count. Target and policy must
+/// exist. A policy for a single instance must match its operating system.
 #[utoipa::path(
-    put, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target),
+    put, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
     request_body = AssignmentInput,
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn put_assignment(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<Target>,
+    Path(path): Path<AssignmentPath>,
     Json(body): Json<AssignmentInput>,
 ) -> Answer<AssignmentResource> {
     let tx = app.write(&call).await?;
-    let scope = scope(&path)?;
-    let (policy, limits) = spec(&body)?;
-    check(&tx, scope, policy).await?;
+    let scope = parse_scope(&path)?;
+    let (policy, limits) = parse_spec(&body)?;
+    check_assignable(&tx, scope, policy).await?;
     let now = app.clock.now();
     assignments::set(&tx, scope, policy, limits, now).await?;
-    let made = assignments::find(&tx, scope, now).await?;
+    let assignment = assignments::find(&tx, scope, now).await?;
     tx.commit().await?;
-    Ok(Json(resource(&made)))
+    Ok(Json(resource(&assignment)))
 }
 
-/// Change what is assigned to something itself: what is not named stays, what is null is no limit. With a policy in the body
-/// it is assigned if nothing was. Failures are counted from now only if it is another policy.
+/// Change the assignment of a target
+///
+/// Fields that the body does not name stay unchanged; `null` removes a limit. If the target has no
+/// assignment and the body names a policy, the policy is assigned. The failure count is reset only
+/// if the policy changes.
 #[utoipa::path(
-    patch, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target, MaskParams),
+    patch, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath, MaskParams),
     request_body = AssignmentInput,
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn patch_assignment(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<Target>,
+    Path(path): Path<AssignmentPath>,
     params: Params,
     change: Change<AssignmentInput>,
 ) -> Answer<AssignmentResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let scope = scope(&path)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let scope = parse_scope(&path)?;
     let now = app.clock.now();
-    let before = found(assignments::find(&tx, scope, now).await)?;
-    let wanted = change.over(
-        &before.as_ref().map(input).unwrap_or_default(),
+    let before = ignore_not_found(assignments::find(&tx, scope, now).await)?;
+    let desired = change.apply_to(
+        &before.as_ref().map(to_input).unwrap_or_default(),
         params.text("fieldMask"),
     )?;
-    if before.is_none() && wanted.os_update_policy_id.is_empty() {
-        return Err(StoreError::NotFound { what: WHAT }.into());
+    if before.is_none() && desired.os_update_policy_id.is_empty() {
+        return Err(StoreError::NotFound {
+            what: RESOURCE_KIND,
+        }
+        .into());
     }
-    let (policy, limits) = spec(&wanted)?;
+    let (policy, limits) = parse_spec(&desired)?;
     if before.is_some_and(|before| before.policy == policy) {
-        assignments::limit(&tx, scope, limits).await?;
+        assignments::set_limits(&tx, scope, limits).await?;
     } else {
-        check(&tx, scope, policy).await?;
+        check_assignable(&tx, scope, policy).await?;
         assignments::set(&tx, scope, policy, limits, now).await?;
     }
     let changed = assignments::find(&tx, scope, now).await?;
@@ -134,71 +147,77 @@ pub async fn patch_assignment(
     Ok(Json(resource(&changed)))
 }
 
-/// Let an assignment go on that stopped after failures: they are counted from now. One that has not stopped stays as it is.
-/// A pause is taken back by itself.
+/// Resume an assignment that stopped after failures
+///
+/// Resets the failure count. Has no effect on an assignment that has not stopped. Does not remove a
+/// pause.
 #[utoipa::path(
-    put, path = "/v1/projects/{projectName}/assignments/{target}/resume", tag = "assignments", params(Target),
+    put, path = "/v1/projects/{projectName}/assignments/{target}/resume", tag = "assignments", params(AssignmentPath),
     request_body = AssignmentResumptionInput,
     responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
 )]
 pub async fn resume_assignment(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<Target>,
+    Path(path): Path<AssignmentPath>,
     Json(body): Json<AssignmentResumptionInput>,
 ) -> Answer<AssignmentResource> {
-    let (tx, by) = app.write_by_name(&call).await?;
-    let scope = scope(&path)?;
+    let (tx, by) = app.write_as_caller(&call).await?;
+    let scope = parse_scope(&path)?;
     let at = app.clock.now();
-    let reason = reason(&body.reason)?;
+    let reason = parse_reason(&body.reason)?;
     assignments::resume(&tx, scope, &Resumption { at, by, reason }).await?;
     let resumed = assignments::find(&tx, scope, at).await?;
     tx.commit().await?;
     Ok(Json(resource(&resumed)))
 }
 
-/// Take back what is assigned to something itself.
+/// Delete the assignment of a target
+///
+/// The target then uses the policy that it inherits, if there is one.
 #[utoipa::path(
-    delete, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target),
-    responses((status = 200, description = "It is taken back.", body = Empty), Problem),
+    delete, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(AssignmentPath),
+    responses((status = 200, description = "The assignment is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_assignment(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<Target>,
+    Path(path): Path<AssignmentPath>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let scope = scope(&path)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let scope = parse_scope(&path)?;
     assignments::find(&tx, scope, app.clock.now()).await?;
     assignments::clear(&tx, scope).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-fn scope(path: &Target) -> Result<Scope, Problem> {
-    named_of_path("target", WHAT, &path.target)
+fn parse_scope(path: &AssignmentPath) -> Result<Scope, Problem> {
+    parse_path_id("target", RESOURCE_KIND, &path.target)
 }
 
-/// What was found, if anything was.
-fn found(answer: Result<Assignment, StoreError>) -> Result<Option<Assignment>, StoreError> {
+/// Turns "not found" into `None`.
+fn ignore_not_found(
+    answer: Result<Assignment, StoreError>,
+) -> Result<Option<Assignment>, StoreError> {
     match answer {
-        Ok(found) => Ok(Some(found)),
+        Ok(assignment) => Ok(Some(assignment)),
         Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// What should be assigned, and how fast it may go.
-fn spec(body: &AssignmentInput) -> Result<(PolicyId, Limits), Problem> {
+/// Policy and rollout limits of the input.
+fn parse_spec(body: &AssignmentInput) -> Result<(PolicyId, UpdateLimits), Problem> {
     let policy = parse_id("osUpdatePolicyId", &body.os_update_policy_id)?;
-    let limits = Limits::parse(body.max_concurrent, body.stop_after_failures)?;
+    let limits = UpdateLimits::parse(body.max_concurrent, body.stop_after_failures)?;
     Ok((policy, limits))
 }
 
-/// What is assigned, as it would be asked for.
-fn input(assignment: &Assignment) -> AssignmentInput {
+/// The input that describes an assignment.
+fn to_input(assignment: &Assignment) -> AssignmentInput {
     AssignmentInput {
         os_update_policy_id: assignment.policy.to_string(),
         max_concurrent: assignment.limits.max_concurrent,
@@ -206,14 +225,14 @@ fn input(assignment: &Assignment) -> AssignmentInput {
     }
 }
 
-/// Target and policy must be there, and for a single instance the policy must be one that can be meant for it. What is
-/// wider may hold instances of either kind.
-async fn check(tx: &Tx, scope: Scope, policy: PolicyId) -> Result<(), Problem> {
-    const FIELD: &str = "osUpdatePolicyId";
+/// Checks that target and policy exist. A policy for a single instance must match its operating
+/// system; wider targets may contain instances of both kinds.
+async fn check_assignable(tx: &Tx, scope: Scope, policy: PolicyId) -> Result<(), Problem> {
+    const POLICY_FIELD: &str = "osUpdatePolicyId";
     match scope {
         Scope::Instance(id) => {
             let os = instances::find(tx, id).await?.summary.os;
-            crate::instances::check_fit(tx, FIELD, policy, os).await?;
+            crate::instances::check_policy_matches_os(tx, POLICY_FIELD, policy, os).await?;
         }
         Scope::Host(id) => drop(hosts::find(tx, id).await?),
         Scope::Site(id) => drop(sites::find(tx, id).await?),
@@ -221,9 +240,9 @@ async fn check(tx: &Tx, scope: Scope, policy: PolicyId) -> Result<(), Problem> {
         Scope::Project => {}
     }
     if policies::find_many(tx, &[policy]).await?.is_empty() {
-        let missing = Conflict::Dangling {
+        let missing = Conflict::MissingReference {
             what: "os_update_policy_resource",
-            field: FIELD,
+            field: POLICY_FIELD,
         };
         return Err(StoreError::from(missing).into());
     }
@@ -237,7 +256,7 @@ fn resource(assignment: &Assignment) -> AssignmentResource {
         os_update_policy_id: assignment.policy.to_string(),
         max_concurrent: assignment.limits.max_concurrent,
         stop_after_failures: assignment.limits.stop_after_failures,
-        slots_in_use: assignment.held,
+        slots_in_use: assignment.held_slots,
         failures: assignment.failures,
         since: assignment.since,
         resumption: assignment.resumption.as_ref().map(resumption),

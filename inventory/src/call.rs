@@ -1,4 +1,4 @@
-//! Who asks, and in which project.
+//! The caller of a request, and the project of the request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use axum::http::request::Parts;
 use evenkeel_auth::Caller;
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
-use evenkeel_store::{Actor, Entry, FleetTx, ProjectKey, StoreError, Tx};
+use evenkeel_store::{Actor, FleetTx, ProjectKey, StoreError, TransactionMode, Tx};
 use uuid::Uuid;
 
 use crate::layers::RequestId;
-use crate::paths::Legacy;
+use crate::paths::LegacyPath;
 use crate::problem::Problem;
 use crate::{App, Inventory};
 
-/// The header that names the project in the ancestor's legacy form.
+/// Header that names the project in EIM's legacy paths.
 const ACTIVE_PROJECT: &str = "activeprojectid";
 
-/// What a request says of who asks and where. Nothing of it is verified before a transaction is opened, so that a
-/// malformed request is told so first, as the ancestor does.
+/// Caller and project, as the request states them. They are verified only when a transaction is
+/// opened: like EIM, the API rejects a malformed request before it checks the token.
 #[derive(Clone, Debug)]
 pub struct Call {
     authorization: Option<String>,
-    place: Place,
+    project: ProjectRef,
     request_id: String,
 }
 
-/// How the project is named.
+/// How the request names its project.
 #[derive(Clone, Debug)]
-enum Place {
-    /// By its name in the path.
-    Named(String),
-    /// By its UUID in a header.
-    Active(Option<Uuid>),
+enum ProjectRef {
+    /// By name, in the path.
+    Name(String),
+    /// By UUID, in a header. None if the header is missing or not a UUID.
+    Header(Option<Uuid>),
 }
 
 impl Call {
-    /// The id of the request.
+    /// Id of the request.
     pub fn request_id(&self) -> &str {
         &self.request_id
     }
@@ -50,9 +50,10 @@ impl FromRequestParts<App> for Call {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
-        let place = if parts.extensions.get::<Legacy>().is_some() {
-            let id = text(&parts.headers, ACTIVE_PROJECT).and_then(|id| Uuid::try_parse(&id).ok());
-            Place::Active(id)
+        let project = if parts.extensions.get::<LegacyPath>().is_some() {
+            let id = header_text(&parts.headers, ACTIVE_PROJECT)
+                .and_then(|id| Uuid::try_parse(&id).ok());
+            ProjectRef::Header(id)
         } else {
             let params = RawPathParams::from_request_parts(parts, app).await.ok();
             let name = params.as_ref().and_then(|params| {
@@ -62,82 +63,89 @@ impl FromRequestParts<App> for Call {
                     .find(is_project)
                     .map(|(_, name)| name.to_owned())
             });
-            Place::Named(name.unwrap_or_default())
+            ProjectRef::Name(name.unwrap_or_default())
         };
         Ok(Self {
-            authorization: text(&parts.headers, AUTHORIZATION.as_str()),
-            place,
-            request_id: RequestId::of(&parts.extensions).to_owned(),
+            authorization: header_text(&parts.headers, AUTHORIZATION.as_str()),
+            project,
+            request_id: RequestId::from_extensions(&parts.extensions).to_owned(),
         })
     }
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
 impl Inventory {
-    /// Who asks.
+    /// Verifies the token and returns the caller.
     pub(crate) fn caller(&self, call: &Call) -> Result<Arc<Caller>, Problem> {
         let header = call.authorization.as_deref();
         Ok(self.authority.verify_header(header, self.clock.now())?)
     }
 
-    /// Opens a transaction for reading what is in the project.
+    /// Opens a transaction that reads the project.
     pub(crate) async fn read(&self, call: &Call) -> Result<Tx, Problem> {
         let caller = self.caller(call)?;
-        self.enter(call, &caller, &Entry::Read).await
+        self.enter(call, &caller, &TransactionMode::Read).await
     }
 
-    /// Opens a transaction for reading what is in the project, all of it as it is at one instant.
+    /// Opens a transaction that reads the project as of one instant.
     pub(crate) async fn snapshot(&self, call: &Call) -> Result<Tx, Problem> {
         let caller = self.caller(call)?;
-        self.enter(call, &caller, &Entry::Snapshot).await
+        self.enter(call, &caller, &TransactionMode::Snapshot).await
     }
 
-    /// Opens a transaction for changing what is in the project.
+    /// Opens a transaction that changes the project.
     pub(crate) async fn write(&self, call: &Call) -> Result<Tx, Problem> {
-        self.write_by_name(call).await.map(|(tx, _)| tx)
+        self.write_as_caller(call).await.map(|(tx, _)| tx)
     }
 
-    /// Opens a transaction for changing what is in the project, and says who does so.
-    pub(crate) async fn write_by_name(&self, call: &Call) -> Result<(Tx, String), Problem> {
+    /// Opens a transaction that changes the project. Also returns the name of the caller.
+    pub(crate) async fn write_as_caller(&self, call: &Call) -> Result<(Tx, String), Problem> {
         let caller = self.caller(call)?;
-        let how = Entry::Write(actor(&caller, call));
-        let tx = self.enter(call, &caller, &how).await?;
+        let entry = TransactionMode::Write(actor(&caller, call));
+        let tx = self.enter(call, &caller, &entry).await?;
         Ok((tx, caller.subject.clone()))
     }
 
-    /// Opens a transaction for changing projects themselves.
+    /// Opens a transaction that creates or deletes projects.
     pub(crate) async fn administrate(&self, call: &Call) -> Result<FleetTx, Problem> {
         let caller = self.caller(call)?;
         if !caller.may_administrate() {
             return Err(Problem::forbidden(
-                "only an administrator may make and delete projects",
+                "only an administrator may create and delete projects",
             ));
         }
         Ok(self.store.fleet_as(&actor(&caller, call)).await?)
     }
 
-    /// Opens a transaction in the project of a call, if there is one and the caller may do there what it is opened for.
-    async fn enter(&self, call: &Call, caller: &Caller, how: &Entry) -> Result<Tx, Problem> {
-        let project = match &call.place {
-            Place::Named(name) => project_name_of_path(name).ok().map(ProjectKey::Named),
-            Place::Active(Some(id)) => Some(ProjectKey::Id(TenantId::new(*id))),
-            Place::Active(None) => {
+    /// Opens a transaction in the request's project, if the project exists and the caller has the
+    /// role for it.
+    async fn enter(
+        &self,
+        call: &Call,
+        caller: &Caller,
+        entry: &TransactionMode,
+    ) -> Result<Tx, Problem> {
+        let project = match &call.project {
+            ProjectRef::Name(name) => parse_project_name(name).ok().map(ProjectKey::Named),
+            ProjectRef::Header(Some(id)) => Some(ProjectKey::Id(TenantId::new(*id))),
+            ProjectRef::Header(None) => {
                 let message = "the header ActiveProjectID must hold the UUID of a project";
                 return Err(Problem::unauthenticated(message));
             }
         };
         let entered = match &project {
-            Some(project) => self.store.enter(project, how).await?,
+            Some(project) => self.store.enter(project, entry).await?,
             None => None,
         };
-        let may = |tenant: TenantId| match how {
-            Entry::Read | Entry::Snapshot => caller.may_read(tenant.uuid()),
-            Entry::Write(_) => caller.may_write(tenant.uuid()),
+        let may = |tenant: TenantId| match entry {
+            TransactionMode::Read | TransactionMode::Snapshot => caller.may_read(tenant.uuid()),
+            TransactionMode::Write(_) => caller.may_write(tenant.uuid()),
         };
-        // Whether a project exists is nobody's business who may not enter it.
+        // The same answer for a missing project and a missing role, so that nobody can probe for
+        // projects.
         entered
             .filter(|tx| may(tx.tenant()))
             .ok_or_else(|| Problem::forbidden("no such project, or no role in it for this"))
@@ -151,26 +159,27 @@ fn actor(caller: &Caller, call: &Call) -> Actor {
     }
 }
 
-/// Reads the name of a project in a path. What no project can be called is not found.
-pub fn project_name_of_path(text: &str) -> Result<ProjectName, StoreError> {
+/// Parses the name of a project in a path. An impossible name gives "not found".
+pub fn parse_project_name(text: &str) -> Result<ProjectName, StoreError> {
     ProjectName::parse("projectName", text).map_err(|_| StoreError::NotFound { what: "project" })
 }
 
-/// Reads the id of a path. An id of another kind is a bad request; one that no resource can have is not found.
-pub fn id_of_path<T>(what: &'static str, text: &str) -> Result<T, Problem>
+/// Parses the id in a path. An id of another kind is a bad request; a malformed id gives "not
+/// found".
+pub fn parse_resource_id<T>(what: &'static str, text: &str) -> Result<T, Problem>
 where
     T: std::str::FromStr<Err = BadId>,
 {
-    named_of_path("resourceId", what, text)
+    parse_path_id("resourceId", what, text)
 }
 
-/// Reads the id of a path that is called otherwise there.
-pub fn named_of_path<T>(name: &str, what: &'static str, text: &str) -> Result<T, Problem>
+/// As [`parse_resource_id`], for a path parameter of another name.
+pub fn parse_path_id<T>(name: &str, what: &'static str, text: &str) -> Result<T, Problem>
 where
     T: std::str::FromStr<Err = BadId>,
 {
     text.parse().map_err(|error| match error {
-        BadId::Impossible { .. } => StoreError::NotFound { what }.into(),
+        BadId::Malformed { .. } => StoreError::NotFound { what }.into(),
         BadId::OtherKind { .. } => Problem::parameter(name, error),
     })
 }

@@ -1,4 +1,5 @@
-//! `customConfigs`: configuration of first starts. It is made and deleted, never changed.
+//! `customConfigs`: configuration for the first boot of a machine. It can be created and deleted,
+//! not changed.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -10,16 +11,16 @@ use evenkeel_domain::id::CustomConfigId;
 use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, custom_configs};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
+use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 use crate::{App, Inventory};
 
-const WHAT: &str = "custom_config_resource";
+const RESOURCE_KIND: &str = "custom_config_resource";
 
-/// List the configurations of first starts.
+/// List custom configs
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The configurations.", body = CustomConfigList), Problem),
@@ -32,10 +33,9 @@ pub async fn list_custom_configs(
     listing::answer(CustomConfigs, &app, &call, &params).await
 }
 
-/// The list of configurations.
 struct CustomConfigs;
 
-impl Listed for CustomConfigs {
+impl Listable for CustomConfigs {
     const RESOURCE: Resource = Resource::CustomConfig;
     const KEY: &'static str = "customConfigs";
     type Item = CustomConfigResource;
@@ -46,14 +46,14 @@ impl Listed for CustomConfigs {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<CustomConfigResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(CustomConfigId::from_bits).collect();
-        let found = custom_configs::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |config: &CustomConfig| config.id.bits());
-        Ok(found.iter().map(resource).collect())
+        let config_ids: Vec<_> = ids.iter().copied().map(CustomConfigId::from_bits).collect();
+        let configs = custom_configs::find_many(tx, &config_ids).await?;
+        let configs = in_order(ids, configs, |config: &CustomConfig| config.id.bits());
+        Ok(configs.iter().map(resource).collect())
     }
 }
 
-/// Make configuration of a first start.
+/// Create a custom config
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject),
     request_body = CustomConfigInput,
@@ -66,12 +66,12 @@ pub async fn create_custom_config(
 ) -> Answer<CustomConfigResource> {
     let tx = app.write(&call).await?;
     let spec = CustomConfigSpec::parse(&body.name, &body.description, &body.config)?;
-    let made = custom_configs::create(&tx, &spec, app.clock.now()).await?;
+    let config = custom_configs::create(&tx, &spec, app.clock.now()).await?;
     tx.commit().await?;
-    Ok(Json(resource(&made)))
+    Ok(Json(resource(&config)))
 }
 
-/// Show configuration of a first start.
+/// Get a custom config
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The configuration.", body = CustomConfigResource), Problem),
@@ -82,15 +82,17 @@ pub async fn get_custom_config(
     Path(path): Path<Item>,
 ) -> Answer<CustomConfigResource> {
     let tx = app.read(&call).await?;
-    let id: CustomConfigId = id_of_path(WHAT, &path.resource_id)?;
+    let id: CustomConfigId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let config = custom_configs::find(&tx, id).await?;
     Ok(Json(resource(&config)))
 }
 
-/// Delete configuration that no instance was made with.
+/// Delete a custom config
+///
+/// Refused if an instance was created with it.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The configuration is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_custom_config(
     State(app): State<App>,
@@ -98,13 +100,13 @@ pub async fn delete_custom_config(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: CustomConfigId = id_of_path(WHAT, &path.resource_id)?;
+    let id: CustomConfigId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     custom_configs::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// Configuration of a first start on the wire.
+/// REST form of a custom config.
 pub fn resource(config: &CustomConfig) -> CustomConfigResource {
     CustomConfigResource {
         resource_id: config.id.to_string(),

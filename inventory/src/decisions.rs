@@ -8,29 +8,32 @@ use evenkeel_api::decision::{
 };
 use evenkeel_api::update_run::RunTarget;
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::Assigned;
-use evenkeel_domain::decide::{Act, Grant, Protocol, Reason, Target, TargetKind};
+use evenkeel_domain::assignment::AssignedPolicy;
+use evenkeel_domain::decide::{Act, AgentProtocol, OfflineGrant, Reason, Target, TargetKind};
 use evenkeel_domain::id::InstanceId;
-use evenkeel_domain::package::WantedPackage;
-use evenkeel_domain::policy::{PackageRules, PolicySpec, Wish};
+use evenkeel_domain::package::PackageRequirement;
+use evenkeel_domain::policy::{DesiredUpdate, PackageRules, PolicySpec};
 use evenkeel_domain::window::{Opener, Window};
-use evenkeel_store::decisions::{Reading, World, world};
-use evenkeel_store::runs::WholeRun;
+use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
+use evenkeel_store::runs::RunDetails;
 use evenkeel_store::{contacts, instances, nodes};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::App;
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Path};
 use crate::problem::Problem;
 use crate::shape::{Answer, Item};
 use crate::{effective, instances as instance, orders, pauses, policies, runs};
 
-/// Tell what a node should do now, why, and until when that holds.
+/// Explain what a node should do now
+///
+/// Shows the decision, its reason, how long it holds, and everything that it depends on: the
+/// effective policy, skipped policies, windows, slots, pauses and the order.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/decision", tag = "instances", params(Item),
-    responses((status = 200, description = "The decision of this instant.", body = Decision), Problem),
+    responses((status = 200, description = "The current decision.", body = Decision), Problem),
 )]
 pub async fn get_decision(
     State(app): State<App>,
@@ -38,34 +41,35 @@ pub async fn get_decision(
     Path(path): Path<Item>,
 ) -> Answer<Decision> {
     let tx = app.read(&call).await?;
-    let id: InstanceId = id_of_path(instance::WHAT, &path.resource_id)?;
+    let id: InstanceId = parse_resource_id(instance::RESOURCE_KIND, &path.resource_id)?;
     let now = app.clock.now();
     let (instance, host) = instances::find_with_host(&tx, id).await?;
     let node = nodes::find(&tx, id).await?;
-    let horizon = &app.settings.horizon;
-    let world = world(&tx, &host, &node, horizon, Reading::Look(now)).await?;
-    // The ancestor's agents know no rules, so what they could update they do.
-    let knows_rules = node.protocol != Protocol::Eim;
-    let applies = world.applies().filter(|_| knows_rules);
+    let planning_limits = &app.settings.planning_limits;
+    let input =
+        load_decision_input(&tx, &host, &node, planning_limits, ReadMode::Preview(now)).await?;
+    // EIM's agents do not know package rules and apply all updates.
+    let knows_rules = node.protocol != AgentProtocol::Eim;
+    let applies = input.applicable_policy().filter(|_| knows_rules);
     let rules = applies.map(|applies| &applies.policy.spec.rules);
-    let silent_since = if host.status.text == nodes::NO_CONNECTION {
-        contacts::last(&tx, id).await?
+    let silent_since = if host.status.text == nodes::NO_CONNECTION_STATUS {
+        contacts::last_contact(&tx, id).await?
     } else {
         None
     };
-    let run = match &world.run {
+    let run = match &input.run {
         None => None,
         Some(run) => {
-            let whole = WholeRun {
+            let run_with_instance = RunDetails {
                 run: run.clone(),
                 instance: instance.clone(),
                 host_name: host.name.clone(),
             };
-            runs::resources(&tx, &[whole]).await?.pop()
+            runs::load_resources(&tx, &[run_with_instance]).await?.pop()
         }
     };
-    let mut decision = decision(id, &world, now);
-    if let Some(waits) = waits(&node.waiting, &world, &decision.act) {
+    let mut decision = decision_resource(id, &input, now);
+    if let Some(waits) = waiting_note(&node.waiting, &input, &decision.act) {
         decision.reason.text.push_str(&waits);
     }
     let limits = node.facts.get("limits").and_then(Value::as_str);
@@ -73,7 +77,7 @@ pub async fn get_decision(
         instance_id: id.to_string(),
         host_id: host.id.to_string(),
         run: run.map(Box::new),
-        available_updates: available(&instance.summary.os_update_available, rules),
+        available_updates: parse_available_updates(&instance.summary.os_update_available, rules),
         silent_since,
         waiting: node.waiting.clone(),
         owner_limits: limits.unwrap_or_default().to_owned(),
@@ -81,93 +85,96 @@ pub async fn get_decision(
     }))
 }
 
-/// What is added to the reason while the node itself holds back what it could begin.
-fn waits(waiting: &str, world: &World, act: &str) -> Option<String> {
+/// Suffix of the reason, while the node itself holds back an update that it could begin.
+fn waiting_note(waiting: &str, input: &DecisionInput, act: &str) -> Option<String> {
     let could = matches!(act, "apply" | "continue");
-    let run = world.run.as_ref();
+    let run = input.run.as_ref();
     let has_begun = run.is_some_and(|run| !run.state.is_untouched());
     (could && !has_begun && !waiting.is_empty()).then(|| format!("; the node waits: {waiting}"))
 }
 
-fn decision(instance: InstanceId, world: &World, now: Time) -> Decision {
-    let decision = world.decide(now);
+fn decision_resource(instance: InstanceId, input: &DecisionInput, now: Time) -> Decision {
+    let decision = input.decide(now);
     let (goal, before) = match &decision.act {
         Act::Fetch(target) => (Some(target), None),
-        Act::Apply { target, before } => (Some(target), Some(*before)),
+        Act::Apply {
+            target,
+            deadline: before,
+        } => (Some(target), Some(*before)),
         Act::Idle | Act::Continue(_) | Act::Cancel { .. } => (None, None),
     };
-    let goal = goal.or(decision.grant.as_ref().map(|grant| &grant.target));
-    let wanted = &world.wanted;
-    let nearest = wanted.nearest(&world.known);
-    let windows = wanted.windows_now(now);
+    let goal = goal.or(decision.offline_grant.as_ref().map(|grant| &grant.target));
+    let desired = &input.desired;
+    let nearest = desired.effective_policy(&input.facts);
+    let windows = desired.effective_windows(now);
     Decision {
         time: now,
         act: decision.act.name().to_owned(),
         may_start: matches!(decision.act, Act::Apply { .. }),
-        target: goal.map(target),
-        before,
+        target: goal.map(run_target),
+        start_deadline: before,
         reason: WireReason {
-            code: decision.because.code().to_owned(),
-            text: decision.because.to_string(),
-            data: data(&decision.because),
+            code: decision.reason.code().to_owned(),
+            text: decision.reason.to_string(),
+            data: reason_data(&decision.reason),
         },
-        next: decision.next,
-        grant: decision.grant.as_ref().map(grant),
-        policy: nearest.map(effective::policy),
-        skipped_policies: wanted
-            .skipped(&world.known)
+        next_change: decision.next_change,
+        grant: decision.offline_grant.as_ref().map(grant_resource),
+        policy: nearest.map(effective::effective_policy),
+        skipped_policies: desired
+            .skipped_policies(&input.facts)
             .into_iter()
-            .map(skipped)
+            .map(skipped_resource)
             .collect(),
-        slots: nearest.and_then(slots),
-        pauses: wanted.pauses.iter().map(pauses::resource).collect(),
-        order: wanted
+        slots: nearest.and_then(slots_resource),
+        pauses: desired.pauses.iter().map(pauses::resource).collect(),
+        order: desired
             .order
             .as_ref()
             .map(|order| orders::resource(instance, order)),
         windows: windows
             .as_slice()
             .iter()
-            .map(|window| window_of(window, now))
+            .map(|window| window_resource(window, now))
             .collect(),
         ..Decision::default()
     }
 }
 
-fn grant(grant: &Grant) -> DecisionGrant {
+fn grant_resource(grant: &OfflineGrant) -> DecisionGrant {
     let window = |(start, end): &(Time, Time)| GrantWindow {
         start: *start,
         end: *end,
     };
     DecisionGrant {
         windows: grant.windows.iter().map(window).collect(),
-        expires: grant.expires,
+        expires_at: grant.expires_at,
     }
 }
 
-fn skipped((assigned, why): (&Assigned, &'static str)) -> SkippedPolicy {
+fn skipped_resource((assigned, why): (&AssignedPolicy, &'static str)) -> SkippedPolicy {
     SkippedPolicy {
         resource_id: assigned.policy.id.to_string(),
         name: assigned.policy.spec.name.to_string(),
         level: assigned.scope.level().name().to_owned(),
         assigned_to: assigned.scope.to_string(),
-        why: why.to_owned(),
+        reason: why.to_owned(),
     }
 }
 
-/// How far the limits of an assignment are used up; none if it has no limits.
-fn slots(assigned: &Assigned) -> Option<DecisionSlots> {
-    assigned.limits.any().then(|| DecisionSlots {
+/// Usage of an assignment's limits. None if it has no limits.
+fn slots_resource(assigned: &AssignedPolicy) -> Option<DecisionSlots> {
+    assigned.limits.is_limited().then(|| DecisionSlots {
         assigned_to: assigned.scope.to_string(),
         max_concurrent: assigned.limits.max_concurrent,
         stop_after_failures: assigned.limits.stop_after_failures,
-        held: assigned.brake.held,
-        mine: assigned.brake.mine,
-        failures: assigned.brake.failures,
+        held_by_others: assigned.usage.held_by_others,
+        holds_slot: assigned.usage.holds_slot,
+        failures: assigned.usage.failures,
     })
 }
 
-fn window_of(window: &Window, now: Time) -> DecisionWindow {
+fn window_resource(window: &Window, now: Time) -> DecisionWindow {
     let (opened_by, schedule_id) = match window.opener {
         Opener::Single(id) => ("single_schedule", id.to_string()),
         Opener::Repeated(id) => ("repeated_schedule", id.to_string()),
@@ -182,11 +189,11 @@ fn window_of(window: &Window, now: Time) -> DecisionWindow {
     }
 }
 
-/// A wish as its policy has it.
-pub fn wish(spec: &PolicySpec) -> RunTarget {
-    let rules = policies::rules_resource(&spec.rules);
+/// REST form of a policy's desired update.
+pub fn policy_target(spec: &PolicySpec) -> RunTarget {
+    let rules = policies::package_rules_resource(&spec.rules);
     let image_rules = policies::image_rules_resource(spec.image_rules);
-    let Wish::Target(target) = &spec.wish else {
+    let DesiredUpdate::Target(target) = &spec.desired else {
         return RunTarget {
             mode: "latest".to_owned(),
             package_rules: Some(rules),
@@ -207,7 +214,7 @@ pub fn wish(spec: &PolicySpec) -> RunTarget {
         packages: target
             .packages
             .iter()
-            .map(WantedPackage::to_string)
+            .map(PackageRequirement::to_string)
             .collect(),
         sources: target.sources.clone(),
         package_rules: (kind == "packages").then_some(rules),
@@ -218,9 +225,9 @@ pub fn wish(spec: &PolicySpec) -> RunTarget {
     }
 }
 
-/// A wish as a node obeys it.
-pub fn target(target: &Target) -> RunTarget {
-    match &target.wish {
+/// REST form of the target that a node receives.
+pub fn run_target(target: &Target) -> RunTarget {
+    match &target.kind {
         TargetKind::Packages {
             exactly,
             sources,
@@ -238,10 +245,10 @@ pub fn target(target: &Target) -> RunTarget {
             packages: exactly
                 .iter()
                 .flatten()
-                .map(WantedPackage::to_string)
+                .map(PackageRequirement::to_string)
                 .collect(),
             sources: sources.clone(),
-            package_rules: Some(policies::rules_resource(rules)),
+            package_rules: Some(policies::package_rules_resource(rules)),
             kernel_command: kernel_command.clone(),
             ..RunTarget::default()
         },
@@ -263,8 +270,8 @@ pub fn target(target: &Target) -> RunTarget {
     }
 }
 
-/// What belongs to a reason, for programs.
-fn data(reason: &Reason) -> Map<String, Value> {
+/// Data of a reason, for programs.
+fn reason_data(reason: &Reason) -> Map<String, Value> {
     let instant = |time: &Time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true);
     let data = match reason {
         Reason::NotTrusted | Reason::NotProvisioned | Reason::NoPolicy | Reason::NoWindow => {
@@ -290,7 +297,7 @@ fn data(reason: &Reason) -> Map<String, Value> {
         Reason::NoFreeSlot { scope, limit } => {
             json!({ "assignedTo": scope.to_string(), "limit": limit })
         }
-        Reason::GivesWay { scope, until } => {
+        Reason::YieldsSlot { scope, until } => {
             json!({ "assignedTo": scope.to_string(), "until": instant(until) })
         }
         Reason::Stopped { scope, failures } => {
@@ -307,11 +314,11 @@ fn data(reason: &Reason) -> Map<String, Value> {
     }
 }
 
-/// One entry of what a node could update, as the ancestor's clients know it and with what is installed.
+/// An available update as EIM's clients know it, with the installed version.
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-struct Entry {
+struct ReportedUpdate {
     name: String,
     architecture: String,
     installed_version: String,
@@ -319,12 +326,12 @@ struct Entry {
     suites: Vec<String>,
 }
 
-/// What a node could update, and what of it the rules that apply leave out. What is no list of packages names an image,
-/// which is no package.
-fn available(text: &str, rules: Option<&PackageRules>) -> Vec<AvailableUpdate> {
-    let entries: Vec<Entry> = serde_json::from_str(text).unwrap_or_default();
-    let update = |entry: Entry| AvailableUpdate {
-        left_out: rules.is_some_and(|rules| !rules.concerns(&entry.name, &entry.suites)),
+/// Available updates of a node, each marked if the effective rules exclude it. A text that is not a
+/// list of packages names an image, which gives no entries.
+fn parse_available_updates(text: &str, rules: Option<&PackageRules>) -> Vec<AvailableUpdate> {
+    let entries: Vec<ReportedUpdate> = serde_json::from_str(text).unwrap_or_default();
+    let update = |entry: ReportedUpdate| AvailableUpdate {
+        excluded: rules.is_some_and(|rules| !rules.allows(&entry.name, &entry.suites)),
         name: entry.name,
         architecture: entry.architecture,
         installed: entry.installed_version,

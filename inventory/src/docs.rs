@@ -1,5 +1,5 @@
-//! `/openapi.json`, and `/docs` to read and try it in a browser. Both come from the program itself: a page from here loads
-//! nothing from anywhere else, and may not.
+//! `/openapi.json`, and `/docs` to read and try the API in a browser. Both are built into the
+//! program; the page loads nothing from other servers and its content security policy forbids it.
 
 use std::sync::LazyLock;
 
@@ -16,23 +16,23 @@ use swagger_ui_dist::{ApiDefinition, OpenApiSource};
 use crate::App;
 use crate::problem::Problem;
 
-/// The document as it is sent.
+/// The OpenAPI document as JSON.
 static DOCUMENT: LazyLock<Option<Bytes>> = LazyLock::new(|| {
     let text = crate::document().to_json();
     text.map(Bytes::from).ok()
 });
 
 const PAGE: &str = include_str!("docs/page.html");
-const START: &str = include_str!("docs/start.js");
+const START_SCRIPT: &str = include_str!("docs/start.js");
 
-/// What the page may load, and from whom: the reader's styles are partly set by its script.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+/// Content security policy of the page. Swagger UI sets inline styles, so these are allowed.
+const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
                       img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
-/// The routes of the document and of the page.
+/// Routes of the document and the page.
 pub fn routes() -> Router<App> {
-    // Of the crate's own routes only what its page loads: the page itself is ours.
+    // Only the assets of Swagger UI are taken from its crate: the page is our own.
     let reader = swagger_ui_dist::generate_routes(ApiDefinition {
         uri_prefix: "/docs",
         api_definition: OpenApiSource::Uri("/openapi.json"),
@@ -41,36 +41,40 @@ pub fn routes() -> Router<App> {
     let reader = get_service(reader.into_service::<Body>());
     Router::new()
         .route("/docs", get(page))
-        .route("/docs/start.js", get(start))
+        .route("/docs/start.js", get(start_script))
         .route("/docs/swagger-ui.css", reader.clone())
         .route("/docs/swagger-ui-bundle.js", reader)
-        .route_layer(middleware::from_fn(kept))
+        .route_layer(middleware::from_fn(add_page_headers))
         .route("/openapi.json", get(document))
 }
 
-/// What the program was made with changes only with the program.
-async fn kept(request: Request, next: Next) -> Response {
+/// Adds the headers of the embedded files. They change only with the program, so browsers may cache
+/// them.
+async fn add_page_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("max-age=3600"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(
+        CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(PAGE_CONTENT_POLICY),
+    );
     response
 }
 
 async fn document() -> Result<Response, Problem> {
     let document = DOCUMENT.clone().ok_or_else(Problem::internal)?;
-    Ok((of_type("application/json"), document).into_response())
+    Ok((content_type("application/json"), document).into_response())
 }
 
 async fn page() -> Response {
-    (of_type("text/html; charset=utf-8"), PAGE).into_response()
+    (content_type("text/html; charset=utf-8"), PAGE).into_response()
 }
 
-async fn start() -> Response {
-    (of_type("text/javascript; charset=utf-8"), START).into_response()
+async fn start_script() -> Response {
+    (content_type("text/javascript; charset=utf-8"), START_SCRIPT).into_response()
 }
 
-fn of_type(media_type: &'static str) -> [(HeaderName, HeaderValue); 1] {
+fn content_type(media_type: &'static str) -> [(HeaderName, HeaderValue); 1] {
     [(CONTENT_TYPE, HeaderValue::from_static(media_type))]
 }
 
@@ -80,13 +84,13 @@ mod tests {
 
     #[test]
     fn the_page_names_no_address_outside() {
-        for text in [PAGE, START, POLICY] {
+        for text in [PAGE, START_SCRIPT, PAGE_CONTENT_POLICY] {
             assert!(!text.contains("://") && !text.contains("\"//"), "{text}");
         }
     }
 
     #[test]
-    fn the_page_has_no_script_of_its_own_within() {
+    fn the_page_has_no_inline_script() {
         assert!(PAGE.contains("<script src=\"/docs/start.js\"></script>"));
         assert_eq!(PAGE.matches("<script").count(), 2);
         assert!(!PAGE.contains("onload"));

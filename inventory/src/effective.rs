@@ -1,18 +1,20 @@
-//! Whether a policy can be meant for what runs an operating system, and assigned policies on the wire.
+//! Effective policies: whether a policy matches an operating system, and the REST form of assigned
+//! policies.
 
 use evenkeel_api::decision::EffectivePolicy;
-use evenkeel_domain::assignment::{Assigned, Brake, Limits, Scope};
-use evenkeel_domain::decide::{NodeFacts, Protocol};
+use evenkeel_domain::assignment::{AssignedPolicy, LimitUsage, Scope, UpdateLimits};
+use evenkeel_domain::decide::{AgentProtocol, NodeFacts};
 use evenkeel_domain::id::PolicyId;
 use evenkeel_domain::os::{Image, OsProfile};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_store::{StoreError, Tx, os_profiles, policies};
 
-use crate::decisions::wish;
+use crate::decisions::policy_target;
 use crate::policies::target_os;
 
-/// Why a policy cannot be meant for what runs an operating system; none if it can, or if the policy is not there.
-pub async fn misfit(
+/// The policy and why it does not match an operating system. None if it matches, or if it does not
+/// exist.
+pub async fn find_mismatch(
     tx: &Tx,
     policy: PolicyId,
     os: &OsProfile,
@@ -22,35 +24,35 @@ pub async fn misfit(
     };
     let image = match target_os(&policy) {
         None => None,
-        Some(named) => os_profiles::find_many(tx, &[named]).await?.pop(),
+        Some(os_id) => os_profiles::find_many(tx, &[os_id]).await?.pop(),
     };
-    let assigned = Assigned {
+    let assigned = AssignedPolicy {
         scope: Scope::Project,
-        image: image.as_ref().map(Image::of),
+        image: image.as_ref().map(Image::from_profile),
         policy,
-        limits: Limits::default(),
-        brake: Brake::default(),
+        limits: UpdateLimits::default(),
+        usage: LimitUsage::default(),
     };
     let node = NodeFacts {
         trusted: true,
         provisioned: true,
         os_kind: os.spec.kind,
-        running: Image::of(os),
-        speaks: Protocol::Unknown,
-        last_end: None,
+        running: Image::from_profile(os),
+        protocol: AgentProtocol::Unknown,
+        last_run: None,
         bad_images: Vec::new(),
     };
-    let why = assigned.misfit(&node);
+    let why = assigned.mismatch(&node);
     Ok(why.map(|why| (assigned.policy, why)))
 }
 
-/// An assigned policy on the wire.
-pub fn policy(assigned: &Assigned) -> EffectivePolicy {
+/// REST form of an assigned policy.
+pub fn effective_policy(assigned: &AssignedPolicy) -> EffectivePolicy {
     EffectivePolicy {
         resource_id: assigned.policy.id.to_string(),
         name: assigned.policy.spec.name.to_string(),
         level: assigned.scope.level().name().to_owned(),
         assigned_to: assigned.scope.to_string(),
-        target: wish(&assigned.policy.spec),
+        target: policy_target(&assigned.policy.spec),
     }
 }

@@ -1,4 +1,4 @@
-//! Extractors that reject with a problem document.
+//! Extractors that reject a request with a problem document.
 
 mod members;
 
@@ -18,12 +18,12 @@ use serde_json::{Map, Value};
 use crate::problem::Problem;
 use members::members;
 
-/// The ids of the path.
+/// Path parameters.
 #[derive(Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(Problem))]
 pub struct Path<T>(pub T);
 
-/// A body of JSON, asked or answered.
+/// JSON body of a request or a response.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
@@ -37,85 +37,89 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        object(request, state).await.and_then(read).map(Self)
+        read_object(request, state)
+            .await
+            .and_then(parse_input)
+            .map(Self)
     }
 }
 
-/// A body of JSON that changes only what it names.
+/// JSON body that changes only the fields that it names.
 #[derive(Debug)]
 pub struct Patch<T> {
-    /// The values.
+    /// Values of the fields.
     pub body: T,
-    /// All that the body names, also what is null or cannot be changed.
-    pub given: Map<String, Value>,
+    /// All fields that the body names, including those that are null or read-only.
+    pub fields: Map<String, Value>,
 }
 
 impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let object = object(request, state).await?;
-        let given = object.as_object().cloned().unwrap_or_default();
-        let body = read(object)?;
-        Ok(Self { body, given })
+        let object = read_object(request, state).await?;
+        let fields = object.as_object().cloned().unwrap_or_default();
+        let body = parse_input(object)?;
+        Ok(Self { body, fields })
     }
 }
 
-/// A change of what a resource is to what the body names.
+/// Partial update of a resource (PATCH).
 #[derive(Debug)]
 pub struct Change<T> {
-    names: Map<String, Value>,
-    of: PhantomData<fn() -> T>,
+    fields: Map<String, Value>,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<S: Send + Sync, T: Input + Default + Serialize> FromRequest<S> for Change<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let object = T::without_read_only(object(request, state).await?);
+        let object = T::without_read_only(read_object(request, state).await?);
         let change = Self {
-            names: object.as_object().cloned().unwrap_or_default(),
-            of: PhantomData,
+            fields: object.as_object().cloned().unwrap_or_default(),
+            marker: PhantomData,
         };
-        // The form is judged before who asks, so before it is known what is there.
-        change.over(&T::default(), None)?;
+        // The form is checked before the token, so before the current resource can be read.
+        change.apply_to(&T::default(), None)?;
         Ok(change)
     }
 }
 
 impl<T: Input + Serialize> Change<T> {
-    /// What the resource should be: what it is now, with the fields of the mask, else with those that the body names, as
-    /// the body has them. What is null there, or not there and in the mask, is emptied.
-    pub fn over(&self, now: &T, mask: Option<&str>) -> Result<T, Problem> {
-        let whole = serde_json::to_value(now).map_err(|error| {
-            tracing::error!(%error, "a resource cannot be shown as it is asked for");
+    /// The current resource with the changes applied. Changes the fields of the mask, or without a
+    /// mask those that the body names. Fields that are null, or missing although the mask names
+    /// them, are cleared.
+    pub fn apply_to(&self, now: &T, mask: Option<&str>) -> Result<T, Problem> {
+        let current = serde_json::to_value(now).map_err(|error| {
+            tracing::error!(%error, "a resource cannot be converted to its input form");
             Problem::internal()
         })?;
-        let Value::Object(mut whole) = whole else {
+        let Value::Object(mut merged) = current else {
             return Err(Problem::internal());
         };
         let masked = mask.map(|mask| mask.split(',').map(|name| name.trim().to_owned()));
         let names: Vec<String> = match masked {
             Some(masked) => masked.collect(),
-            None => self.names.keys().cloned().collect(),
+            None => self.fields.keys().cloned().collect(),
         };
         if mask.is_some() {
             check_mask::<T>(&names)?;
         }
         for name in names {
-            match self.names.get(&name) {
-                None | Some(Value::Null) => whole.remove(&name),
-                Some(value) => whole.insert(name, value.clone()),
+            match self.fields.get(&name) {
+                None | Some(Value::Null) => merged.remove(&name),
+                Some(value) => merged.insert(name, value.clone()),
             };
         }
-        read(Value::Object(whole))
+        parse_input(Value::Object(merged))
     }
 }
 
-/// A mask names nothing that no answer has either. What an answer has and nobody may write stays as it is.
+/// Checks that the mask names only known fields. Read-only fields are accepted and ignored.
 fn check_mask<T: Input>(names: &[String]) -> Result<(), Problem> {
-    let known = members::<T>();
-    let is_known = |name: &str| known.contains(&name) || T::READ_ONLY.contains(&name);
+    let writable = members::<T>();
+    let is_known = |name: &str| writable.contains(&name) || T::READ_ONLY.contains(&name);
     match names.iter().find(|name| !is_known(name)) {
         None => Ok(()),
         Some(name) => {
@@ -125,8 +129,8 @@ fn check_mask<T: Input>(names: &[String]) -> Result<(), Problem> {
     }
 }
 
-/// The JSON object in a body.
-async fn object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Problem> {
+/// Reads the JSON object of a body.
+async fn read_object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Problem> {
     check_media_type(request.headers())?;
     let bytes = Bytes::from_request(request, state).await?;
     check_text(&bytes)?;
@@ -139,7 +143,7 @@ async fn object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Pr
     }
 }
 
-/// A body is printable text. Control characters stand in it only as JSON writes them.
+/// Checks that a body is printable text. JSON has escapes for control characters.
 fn check_text(bytes: &[u8]) -> Result<(), Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::malformed(format!("the body is not text: {error}")))?;
@@ -152,17 +156,17 @@ fn check_text(bytes: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// Whether a character has no business in text. What ends lines has.
+/// Whether a character is a control character other than tab and line ends.
 fn is_unprintable(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\r' | '\t')
 }
 
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(given) = headers.get(CONTENT_TYPE) else {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(());
     };
-    let given = given.to_str().unwrap_or_default();
-    let essence = given.split(';').next().unwrap_or_default().trim();
+    let media_type = value.to_str().unwrap_or_default();
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
     let is_json = essence.eq_ignore_ascii_case("application/json")
         || (essence.starts_with("application/") && essence.ends_with("+json"));
     if is_json {
@@ -173,8 +177,8 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// What is null counts as left out, as the ancestor's JSON has it.
-fn read<T: Input>(object: Value) -> Result<T, Problem> {
+/// Reads the input. As in EIM's JSON, `null` means the same as a missing field.
+fn parse_input<T: Input>(object: Value) -> Result<T, Problem> {
     let mut object = T::without_read_only(object);
     if let Value::Object(members) = &mut object {
         members.retain(|_, value| !value.is_null());
@@ -183,8 +187,8 @@ fn read<T: Input>(object: Value) -> Result<T, Problem> {
         let why = error.inner().to_string();
         let path = error.path().to_string();
         match path.as_str() {
-            "." => match quoted(&why) {
-                // An unknown or missing field is named by the message itself.
+            "." => match first_quoted_name(&why) {
+                // serde's message names the unknown or missing field.
                 Some(field) => Problem::invalid(&field, &why),
                 None => Problem::malformed(why),
             },
@@ -194,11 +198,11 @@ fn read<T: Input>(object: Value) -> Result<T, Problem> {
 }
 
 /// The first name between backticks.
-fn quoted(text: &str) -> Option<String> {
+fn first_quoted_name(text: &str) -> Option<String> {
     text.split('`').nth(1).map(str::to_owned)
 }
 
-/// The parameters behind the question mark. None is empty, none is given twice.
+/// Query parameters. Empty and repeated parameters are rejected.
 #[derive(Debug)]
 pub struct Params(HashMap<String, String>);
 
@@ -226,12 +230,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
 }
 
 impl Params {
-    /// The text of a parameter.
+    /// Text of a parameter.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The number of a parameter.
+    /// Number of a parameter.
     pub fn number(&self, name: &str, least: u32, most: u32) -> Result<Option<u32>, Problem> {
         let Some(text) = self.text(name) else {
             return Ok(None);
@@ -249,7 +253,7 @@ impl Params {
         }
     }
 
-    /// The truth of a parameter, false if it is not given.
+    /// Boolean of a parameter; false if it is missing.
     pub fn flag(&self, name: &str) -> Result<bool, Problem> {
         match self.text(name) {
             None | Some("false") => Ok(false),
@@ -258,8 +262,9 @@ impl Params {
         }
     }
 
-    /// Refuses parameters that would change the answer if they were understood.
-    pub fn refuse(&self, names: &[&str]) -> Result<(), Problem> {
+    /// Rejects parameters that the list does not support, because ignoring them would give a wrong
+    /// result.
+    pub fn reject(&self, names: &[&str]) -> Result<(), Problem> {
         match names.iter().find(|name| self.0.contains_key(**name)) {
             None => Ok(()),
             Some(name) => Err(Problem::parameter(

@@ -1,7 +1,7 @@
 //! `compute/hosts`: the machines of the fleet.
 
 mod hardware;
-mod show;
+mod shape;
 pub mod summary;
 pub mod transitions;
 
@@ -13,30 +13,30 @@ use evenkeel_domain::Time;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::host::{Host, Registration};
 use evenkeel_domain::id::{HostId, SiteId};
-use evenkeel_domain::place::Metadata;
+use evenkeel_domain::location::Metadata;
 use evenkeel_domain::text::Name;
 use evenkeel_store::hosts::HostChange;
 use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, hosts};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
-use crate::places::{labels, metadata};
+use crate::listing::{self, ListParams, Listable};
+use crate::location_tree::{labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
 use crate::{App, Inventory};
 
-use show::{resources, whole};
+use shape::{full_resource, load_resources};
 
-pub use show::{brought, resource};
+pub use shape::{resource, resource_with_provider};
 
-const WHAT: &str = "host_resource";
+const RESOURCE_KIND: &str = "host_resource";
 
-/// List the hosts.
+/// List hosts
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject, ListParams),
-    responses((status = 200, description = "The hosts, by id if nothing else is asked for.", body = HostList), Problem),
+    responses((status = 200, description = "The hosts; by default ordered by id.", body = HostList), Problem),
 )]
 pub async fn list_hosts(
     State(app): State<App>,
@@ -46,14 +46,13 @@ pub async fn list_hosts(
     listing::answer(Hosts, &app, &call, &params).await
 }
 
-/// Hosts, to be listed.
 struct Hosts;
 
-impl Listed for Hosts {
+impl Listable for Hosts {
     const RESOURCE: Resource = Resource::Host;
     const KEY: &'static str = "hosts";
-    // A host holds what its instance holds.
-    const PIECE: u32 = 100;
+    // A host contains its instance, which can be large.
+    const CHUNK_SIZE: u32 = 100;
     type Item = HostResource;
 
     async fn load(
@@ -62,13 +61,16 @@ impl Listed for Hosts {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<HostResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().map(|bits| HostId::from_bits(*bits)).collect();
-        let found = hosts::find_many_whole(tx, &wanted).await?;
-        resources(tx, in_order(ids, found, |whole| whole.host.id.bits())).await
+        let host_ids: Vec<_> = ids.iter().map(|bits| HostId::from_bits(*bits)).collect();
+        let hosts = hosts::find_many_details(tx, &host_ids).await?;
+        load_resources(tx, in_order(ids, hosts, |record| record.host.id.bits())).await
     }
 }
 
-/// Make a host without announcing it. It should be onboarded.
+/// Create a host
+///
+/// The host is to be onboarded. To announce a machine that has not arrived yet, register it
+/// instead.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject),
     request_body = HostInput,
@@ -80,18 +82,21 @@ pub async fn create_host(
     Json(body): Json<HostInput>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
-    let made = Registration::made(&body.name, &body.uuid)?;
-    let wanted = wanted(body)?;
+    let registration = Registration::without_registration(&body.name, &body.uuid)?;
+    let desired = parse_desired(body)?;
     let now = app.clock.now();
-    tx.write_wanted().await?;
-    let host = hosts::register(&tx, &made, now).await?;
-    apply(&tx, &host, wanted, now).await?;
-    let answer = one(&tx, host.id).await?;
+    tx.lock_for_change().await?;
+    let host = hosts::register(&tx, &registration, now).await?;
+    apply(&tx, &host, desired, now).await?;
+    let answer = load_host_resource(&tx, host.id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Announce a machine that will come.
+/// Register a host
+///
+/// Announces a machine before it connects. With `autoOnboard` it is onboarded as soon as it
+/// connects.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/hosts/register", tag = "hosts", params(InProject),
     request_body = HostRegister,
@@ -110,23 +115,23 @@ pub async fn register_host(
         body.auto_onboard,
     )?
     .with_user_lvm_size(body.user_lvm_size)?;
-    let wanted = Wanted {
+    let desired = DesiredHost {
         name: registration.name.clone(),
         site: optional_id("siteId", &body.site_id)?,
         metadata: Metadata::default(),
     };
     let now = app.clock.now();
-    if wanted.site.is_some() {
-        tx.write_wanted().await?;
+    if desired.site.is_some() {
+        tx.lock_for_change().await?;
     }
     let host = hosts::register(&tx, &registration, now).await?;
-    apply(&tx, &host, wanted, now).await?;
-    let answer = one(&tx, host.id).await?;
+    apply(&tx, &host, desired, now).await?;
+    let answer = load_host_resource(&tx, host.id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show a host.
+/// Get a host
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     responses((status = 200, description = "The host.", body = HostResource), Problem),
@@ -137,11 +142,13 @@ pub async fn get_host(
     Path(path): Path<Item>,
 ) -> Answer<HostResource> {
     let tx = app.read(&call).await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
-    one(&tx, id).await
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    load_host_resource(&tx, id).await
 }
 
-/// Describe a host anew: its name, its site and its labels. Site and labels that are left out are emptied.
+/// Replace a host
+///
+/// Sets the name, the site and the labels. A missing site or missing labels are cleared.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     request_body = HostInput,
@@ -154,18 +161,20 @@ pub async fn put_host(
     Json(body): Json<HostInput>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
-    let wanted = wanted(body)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let desired = parse_desired(body)?;
     let host = hosts::find(&tx, id).await?;
-    apply(&tx, &host, wanted, app.clock.now()).await?;
-    let answer = one(&tx, id).await?;
+    apply(&tx, &host, desired, app.clock.now()).await?;
+    let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change a host: its name, its site or its labels.
+/// Change a host
+///
+/// Changes the name, the site or the labels. Other fields stay unchanged.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item, MaskParams),
     request_body = HostInput,
@@ -179,21 +188,23 @@ pub async fn patch_host(
     change: Change<HostInput>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let host = hosts::find(&tx, id).await?;
-    let wanted = wanted(change.over(&input(&host), params.text("fieldMask"))?)?;
-    apply(&tx, &host, wanted, app.clock.now()).await?;
-    let answer = one(&tx, id).await?;
+    let desired = parse_desired(change.apply_to(&to_input(&host), params.text("fieldMask"))?)?;
+    apply(&tx, &host, desired, app.clock.now()).await?;
+    let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Delete a host on which nothing runs.
+/// Delete a host
+///
+/// Refused while the host has an instance.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The host is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_host(
     State(app): State<App>,
@@ -201,33 +212,33 @@ pub async fn delete_host(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     hosts::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// What of a host can be changed, as it should be.
-struct Wanted {
+/// Desired values of the fields of a host that can be changed.
+struct DesiredHost {
     name: Name,
     site: Option<SiteId>,
     metadata: Metadata,
 }
 
-fn wanted(body: HostInput) -> Result<Wanted, Problem> {
-    if let Some(field) = body.out_of_band() {
-        let why = "Evenkeel does no out-of-band management; leave it out";
+fn parse_desired(body: HostInput) -> Result<DesiredHost, Problem> {
+    if let Some(field) = body.out_of_band_field() {
+        let why = "Evenkeel has no out-of-band management; omit this field";
         return Err(Problem::invalid(field, why));
     }
-    Ok(Wanted {
+    Ok(DesiredHost {
         name: Name::parse("name", &body.name)?,
         site: optional_id("siteId", &body.site_id)?,
         metadata: metadata(body.metadata)?,
     })
 }
 
-/// What a host is, as it would be asked for.
-fn input(host: &Host) -> HostInput {
+/// The input that describes a host.
+fn to_input(host: &Host) -> HostInput {
     HostInput {
         name: host.name.to_string(),
         site_id: host.site.map(|id| id.to_string()).unwrap_or_default(),
@@ -236,12 +247,12 @@ fn input(host: &Host) -> HostInput {
     }
 }
 
-/// Makes a host what it should be, if it is otherwise.
-async fn apply(tx: &Tx, host: &Host, wanted: Wanted, now: Time) -> Result<(), Problem> {
+/// Applies the desired values, if they differ from the current ones.
+async fn apply(tx: &Tx, host: &Host, desired: DesiredHost, now: Time) -> Result<(), Problem> {
     let change = HostChange {
-        name: (host.name != wanted.name).then_some(wanted.name),
-        site: (host.site != wanted.site).then_some(wanted.site),
-        metadata: (host.metadata != wanted.metadata).then_some(wanted.metadata),
+        name: (host.name != desired.name).then_some(desired.name),
+        site: (host.site != desired.site).then_some(desired.site),
+        metadata: (host.metadata != desired.metadata).then_some(desired.metadata),
     };
     if change != HostChange::default() {
         hosts::change(tx, host.id, &change, now).await?;
@@ -249,7 +260,7 @@ async fn apply(tx: &Tx, host: &Host, wanted: Wanted, now: Time) -> Result<(), Pr
     Ok(())
 }
 
-async fn one(tx: &Tx, id: HostId) -> Answer<HostResource> {
-    let (host, related) = hosts::find_whole(tx, id).await?;
-    Ok(Json(whole(host, &related)))
+async fn load_host_resource(tx: &Tx, id: HostId) -> Answer<HostResource> {
+    let (host, related) = hosts::find_details(tx, id).await?;
+    Ok(Json(full_resource(host, &related)))
 }

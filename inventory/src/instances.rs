@@ -1,4 +1,4 @@
-//! `compute/instances`: what runs on hosts.
+//! `compute/instances`: the operating systems that run on hosts.
 
 mod change;
 mod shape;
@@ -11,32 +11,32 @@ use evenkeel_domain::filter::Resource;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::instance::Instance;
-use evenkeel_store::instances::WholeInstance;
+use evenkeel_store::instances::InstanceDetails;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::related::{self, Related, Wanted};
+use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::{Tx, decisions, instances};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
+use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
 use crate::{App, Inventory, custom_configs, effective, hosts, local_accounts};
 
-pub use change::check_fit;
+pub use change::check_policy_matches_os;
 pub use shape::{resource, shallow};
 
-/// What the store calls it.
-pub const WHAT: &str = "instance_resource";
+/// Name of the resource kind in errors of the store.
+pub const RESOURCE_KIND: &str = "instance_resource";
 
-/// The list of instances.
 struct Instances;
 
-impl Listed for Instances {
+impl Listable for Instances {
     const RESOURCE: Resource = Resource::Instance;
     const KEY: &'static str = "instances";
-    // An instance can hold half a megabyte of updates; most hold little, and pages are as long.
-    const PIECE: u32 = 100;
+    // An instance can hold half a megabyte of available updates, but most are small, and pages have
+    // up to 100.
+    const CHUNK_SIZE: u32 = 100;
     type Item = InstanceResource;
 
     async fn load(
@@ -45,25 +45,25 @@ impl Listed for Instances {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<InstanceResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(InstanceId::from_bits).collect();
-        let found = instances::find_with_hosts(tx, &wanted).await?;
-        let found = in_order(ids, found, |(instance, _)| instance.id.bits());
-        let mut wanted = Wanted::default();
-        for (instance, host) in &found {
-            want(&mut wanted, instance, host);
+        let instance_ids: Vec<_> = ids.iter().copied().map(InstanceId::from_bits).collect();
+        let instances = instances::find_with_hosts(tx, &instance_ids).await?;
+        let instances = in_order(ids, instances, |(instance, _)| instance.id.bits());
+        let mut related_ids = RelatedIds::default();
+        for (instance, host) in &instances {
+            add_related_ids(&mut related_ids, instance, host);
         }
-        let related = related::read(tx, &wanted).await?;
-        let shown = found
+        let related = related::load(tx, &related_ids).await?;
+        let resources = instances
             .iter()
-            .map(|(instance, host)| whole(instance, host, &related));
-        Ok(shown.collect())
+            .map(|(instance, host)| full_resource(instance, host, &related));
+        Ok(resources.collect())
     }
 }
 
-/// List the instances.
+/// List instances
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject, ListParams),
-    responses((status = 200, description = "The instances, by id if nothing else is said.", body = InstanceList), Problem),
+    responses((status = 200, description = "The instances; by default ordered by id.", body = InstanceList), Problem),
 )]
 pub async fn list_instances(
     State(app): State<App>,
@@ -73,7 +73,9 @@ pub async fn list_instances(
     listing::answer(Instances, &app, &call, &params).await
 }
 
-/// Make the instance of a host.
+/// Create the instance of a host
+///
+/// A host has at most one instance. A policy must match the operating system.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject),
     request_body = InstanceInput,
@@ -85,15 +87,18 @@ pub async fn create_instance(
     Json(body): Json<InstanceInput>,
 ) -> Answer<InstanceResource> {
     let tx = app.write(&call).await?;
-    let new = change::new_instance(&body)?;
-    change::check_new(&tx, &new).await?;
+    let new = change::parse_new_instance(&body)?;
+    change::check_new_instance(&tx, &new).await?;
     let instance = instances::create(&tx, &new, app.clock.now()).await?;
-    let answer = one(&tx, instance.id).await?;
+    let answer = load_instance_resource(&tx, instance.id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show an instance.
+/// Get an instance
+///
+/// Also shows what lists omit: the effective policy, installed packages, CVEs, image slots and
+/// failed images.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
@@ -104,12 +109,15 @@ pub async fn get_instance(
     Path(path): Path<Item>,
 ) -> Answer<InstanceResource> {
     let tx = app.read(&call).await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
-    one(&tx, id).await
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    load_instance_resource(&tx, id).await
 }
 
-/// Describe an instance anew: its name, its kind and its policy. What is left out of these is emptied; what else is left
-/// out stays.
+/// Replace an instance
+///
+/// Sets the name, the kind and the update policy; those that are missing are cleared. Other fields
+/// that are missing stay unchanged. Host, local account, custom configs and security feature cannot
+/// be changed.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
     request_body = InstancePatch,
@@ -122,18 +130,21 @@ pub async fn put_instance(
     Json(body): Json<InstancePatch>,
 ) -> Answer<InstanceResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the locks, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the locks, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
-    let wanted = change::anew(&instance, body);
-    change::change(&tx, &instance, &wanted, app.clock.now()).await?;
-    let answer = one(&tx, id).await?;
+    let desired = change::complete_replacement(&instance, body);
+    change::apply_change(&tx, &instance, &desired, app.clock.now()).await?;
+    let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change an instance.
+/// Change an instance
+///
+/// Fields that the body does not name stay unchanged. Host, local account, custom configs and
+/// security feature cannot be changed.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances",
     params(Item, MaskParams), request_body = InstancePatch,
@@ -144,24 +155,26 @@ pub async fn patch_instance(
     call: Call,
     Path(path): Path<Item>,
     params: Params,
-    asked: Change<InstancePatch>,
+    patch: Change<InstancePatch>,
 ) -> Answer<InstanceResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the locks, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the locks, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
-    let wanted = asked.over(&change::input(&instance), params.text("fieldMask"))?;
-    change::change(&tx, &instance, &wanted, app.clock.now()).await?;
-    let answer = one(&tx, id).await?;
+    let desired = patch.apply_to(&change::to_input(&instance), params.text("fieldMask"))?;
+    change::apply_change(&tx, &instance, &desired, app.clock.now()).await?;
+    let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Withdraw the trust in an instance: from now on its node is not listened to.
+/// Invalidate an instance
+///
+/// Withdraws the trust in the instance: from now on the server refuses its node.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/invalidate", tag = "instances", params(Item),
-    responses((status = 200, description = "It is not trusted any more.", body = Empty), Problem),
+    responses((status = 200, description = "The instance is no longer trusted.", body = Empty), Problem),
 )]
 pub async fn invalidate_instance(
     State(app): State<App>,
@@ -169,16 +182,16 @@ pub async fn invalidate_instance(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     instances::invalidate(&tx, id, app.clock.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// Delete an instance with its runs.
+/// Delete an instance and its runs
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The instance is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_instance(
     State(app): State<App>,
@@ -186,50 +199,50 @@ pub async fn delete_instance(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     instances::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// An instance with all that is known of it: also with what is too much for a list.
-async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
-    let (found, related) = instances::find_whole(tx, id).await?;
-    let WholeInstance {
+/// REST form of one instance, with the fields that are too large for lists.
+async fn load_instance_resource(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
+    let (record, related) = instances::find_details(tx, id).await?;
+    let InstanceDetails {
         instance,
         host,
         packages,
         existing_cves,
         slots,
         failed_images,
-    } = found;
-    let applied = decisions::applied(tx, &host, &instance).await?;
+    } = record;
+    let applied = decisions::load_applicable_policy(tx, &host, &instance).await?;
     let configs = instance.custom_configs.iter();
     let configs = configs.filter_map(|id| related.custom_configs.get(id));
     Ok(Json(InstanceResource {
         custom_config: configs.map(custom_configs::resource).collect(),
         runtime_packages: packages.unwrap_or_default(),
         existing_cves: existing_cves.unwrap_or_default(),
-        effective_update_policy: applied.as_ref().map(effective::policy),
+        effective_update_policy: applied.as_ref().map(effective::effective_policy),
         slots: slots.into_iter().map(shape::slot).collect(),
         bad_images: failed_images.into_iter().map(shape::bad_image).collect(),
-        ..whole(&instance, &host, &related)
+        ..full_resource(&instance, &host, &related)
     }))
 }
 
-/// Adds what an instance is shown with.
-fn want(wanted: &mut Wanted, instance: &Instance, host: &Host) {
-    wanted.add_instance(instance);
-    wanted.add_host(host);
-    wanted.local_accounts.extend(instance.local_account);
+/// Adds the ids of everything that an instance is shown with.
+fn add_related_ids(related_ids: &mut RelatedIds, instance: &Instance, host: &Host) {
+    related_ids.add_instance(instance);
+    related_ids.add_host(host);
+    related_ids.local_accounts.extend(instance.local_account);
 }
 
-/// An instance with its host and what else it refers to.
-fn whole(instance: &Instance, host: &Host, related: &Related) -> InstanceResource {
+/// REST form of an instance with its host and the other resources that it refers to.
+fn full_resource(instance: &Instance, host: &Host, related: &Related) -> InstanceResource {
     let account = instance.local_account;
     let account = account.and_then(|id| related.local_accounts.get(&id));
     InstanceResource {
-        host: Some(Box::new(hosts::brought(host, related))),
+        host: Some(Box::new(hosts::resource_with_provider(host, related))),
         localaccount: account.map(local_accounts::resource),
         ..resource(instance, related)
     }

@@ -1,4 +1,4 @@
-//! `join-tokens`: leave for machines to join a project.
+//! `join-tokens`: tokens with which machines join a project.
 
 use axum::extract::State;
 use chrono::TimeDelta;
@@ -12,15 +12,17 @@ use evenkeel_domain::text::Name;
 use evenkeel_store::join_tokens;
 
 use crate::App;
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
-use crate::listing::few::{Page, PageParams};
+use crate::listing::short_list::{PageParams, PageQuery};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 
-const WHAT: &str = "join_token_resource";
+const RESOURCE_KIND: &str = "join_token_resource";
 
-/// List the join tokens, without the tokens themselves.
+/// List join tokens
+///
+/// The secrets of the tokens are not shown.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject, PageParams),
     responses((status = 200, description = "The join tokens, by id.", body = JoinTokenList), Problem),
@@ -30,25 +32,27 @@ pub async fn list_join_tokens(
     call: Call,
     params: Params,
 ) -> Answer<JoinTokenList> {
-    let page = Page::of(&params)?;
+    let page = PageQuery::from_params(&params)?;
     let tx = app.read(&call).await?;
     let all = join_tokens::all(&tx).await?;
-    let few = page.of_all(all);
+    let part = page.paginate(all);
     let now = app.clock.now();
-    let shown = few.items.iter().map(|token| resource(token, now));
+    let resources = part.items.iter().map(|token| resource(token, now));
     Ok(Json(JoinTokenList {
-        join_tokens: shown.collect(),
-        total_elements: few.total_elements,
-        has_next: few.has_next,
-        next_page_token: few.next_page_token,
+        join_tokens: resources.collect(),
+        total_elements: part.total_elements,
+        has_next: part.has_next,
+        next_page_token: part.next_page_token,
     }))
 }
 
-/// Make a join token. Only this answer shows it.
+/// Create a join token
+///
+/// Only this response contains the token itself; the server stores its hash.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject),
     request_body = JoinTokenInput,
-    responses((status = 200, description = "The join token with the token itself.", body = JoinTokenResource), Problem),
+    responses((status = 200, description = "The join token, including its secret.", body = JoinTokenResource), Problem),
 )]
 pub async fn create_join_token(
     State(app): State<App>,
@@ -57,20 +61,22 @@ pub async fn create_join_token(
 ) -> Answer<JoinTokenResource> {
     let tx = app.write(&call).await?;
     let now = app.clock.now();
-    let spec = spec(&body, now)?;
+    let spec = parse_spec(&body, now)?;
     let secret = Secret::generate(app.ca_digest.as_deref()).map_err(|error| {
-        tracing::error!(%error, "no join token can be made");
+        tracing::error!(%error, "cannot create a join token");
         Problem::internal()
     })?;
-    let made = join_tokens::create(&tx, &spec, *secret.secret_hash().as_bytes(), now).await?;
+    let token = join_tokens::create(&tx, &spec, *secret.secret_hash().as_bytes(), now).await?;
     tx.commit().await?;
     Ok(Json(JoinTokenResource {
         token: Some(secret.text().reveal().to_owned()),
-        ..resource(&made, now)
+        ..resource(&token, now)
     }))
 }
 
-/// Show a join token, without the token itself.
+/// Get a join token
+///
+/// The secret of the token is not shown.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/join-tokens/{resourceId}", tag = "join tokens", params(Item),
     responses((status = 200, description = "The join token.", body = JoinTokenResource), Problem),
@@ -81,15 +87,17 @@ pub async fn get_join_token(
     Path(path): Path<Item>,
 ) -> Answer<JoinTokenResource> {
     let tx = app.read(&call).await?;
-    let id: JoinTokenId = id_of_path(WHAT, &path.resource_id)?;
+    let id: JoinTokenId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let token = join_tokens::find(&tx, id).await?;
     Ok(Json(resource(&token, app.clock.now())))
 }
 
-/// Take a join token back. Machines that joined with it stay.
+/// Revoke a join token
+///
+/// Machines that joined with it stay enrolled.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/join-tokens/{resourceId}/revoke", tag = "join tokens", params(Item),
-    responses((status = 200, description = "It is worth nothing any more.", body = Empty), Problem),
+    responses((status = 200, description = "The join token is revoked.", body = Empty), Problem),
 )]
 pub async fn revoke_join_token(
     State(app): State<App>,
@@ -97,16 +105,16 @@ pub async fn revoke_join_token(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: JoinTokenId = id_of_path(WHAT, &path.resource_id)?;
+    let id: JoinTokenId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     join_tokens::revoke(&tx, id, app.clock.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-fn spec(body: &JoinTokenInput, now: Time) -> Result<JoinTokenSpec, Problem> {
+fn parse_spec(body: &JoinTokenInput, now: Time) -> Result<JoinTokenSpec, Problem> {
     let seconds = body.lifetime_seconds;
-    if !(1..=JoinTokenInput::MAX_LIFETIME).contains(&seconds) {
-        let why = format!("must be from 1 to {}", JoinTokenInput::MAX_LIFETIME);
+    if !(1..=JoinTokenInput::MAX_LIFETIME_SECONDS).contains(&seconds) {
+        let why = format!("must be from 1 to {}", JoinTokenInput::MAX_LIFETIME_SECONDS);
         return Err(Problem::invalid("lifetimeSeconds", why));
     }
     Ok(JoinTokenSpec {

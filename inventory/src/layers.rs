@@ -1,5 +1,5 @@
-//! What every request goes through: an id, limits of size and of time, a log line, no panic that nobody hears of, and the
-//! headers that tell browsers what they may do.
+//! Middleware of all requests: request id, size and time limits, access log, panic handler, and
+//! security headers.
 
 mod cors;
 
@@ -19,14 +19,14 @@ use crate::problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Names a request in the answer, in the log and in the change log.
+/// Id of a request, in the response, the log and the change log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestId(String);
 
 impl RequestId {
-    /// The id that the caller gave if it can be shown, else a new one.
-    fn given_or_new(request: &Request) -> Self {
-        let given = request
+    /// The client's id if it is valid (1 to 64 letters, digits and hyphens), otherwise a new one.
+    fn from_request_or_new(request: &Request) -> Self {
+        let sent = request
             .headers()
             .get(REQUEST_ID)
             .and_then(|id| id.to_str().ok());
@@ -35,51 +35,52 @@ impl RequestId {
                 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
         };
         let new = || Uuid::now_v7().to_string();
-        Self(given.filter(fits).map_or_else(new, str::to_owned))
+        Self(sent.filter(fits).map_or_else(new, str::to_owned))
     }
 
-    /// The id of the request that these belong to; empty outside of a request.
-    pub(crate) fn of(extensions: &Extensions) -> &str {
+    /// Id of the request with these extensions; empty outside of a request.
+    pub(crate) fn from_extensions(extensions: &Extensions) -> &str {
         extensions.get::<Self>().map_or("", |id| id.0.as_str())
     }
 
-    /// The id.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Puts the layers around a router.
-pub fn around(router: Router, settings: &Settings) -> Router {
+/// Adds the middleware to a router.
+pub fn add_layers(router: Router, settings: &Settings) -> Router {
     let router = router
         .layer(DefaultBodyLimit::max(settings.body_limit))
         .layer(middleware::from_fn_with_state(
             settings.body_limit,
-            of_announced_size,
+            check_content_length,
         ))
-        .layer(middleware::from_fn(of_text))
+        .layer(middleware::from_fn(check_header_text))
         .layer(middleware::from_fn_with_state(
             settings.request_timeout,
-            in_time,
+            enforce_timeout,
         ))
         .layer(CatchPanicLayer::custom(|panic| {
-            tracing::error!(panic = said(&panic), "a handler panicked");
+            tracing::error!(panic = panic_message(&panic), "a handler panicked");
             Problem::internal().into_response()
         }))
-        .layer(middleware::from_fn(observed));
-    match cors::layer(&settings.cors_origins) {
+        .layer(middleware::from_fn(observe));
+    match cors::cors_layer(&settings.cors_origins) {
         Some(cors) => router.layer(cors),
         None => router,
     }
 }
 
-/// Tells browsers how to treat every answer of a router. An answer that says so itself is left as it is.
-pub fn security(router: Router) -> Router {
-    router.layer(middleware::map_response(secured))
+/// Adds the security headers for browsers to every response. Headers that a response has already
+/// stay unchanged.
+pub fn add_security_headers(router: Router) -> Router {
+    router.layer(middleware::map_response(set_security_headers))
 }
 
-async fn secured(mut response: Response) -> Response {
+async fn set_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         (
@@ -98,15 +99,19 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-/// What a panic said.
-fn said(panic: &Box<dyn std::any::Any + Send>) -> &str {
+/// Message of a panic.
+fn panic_message(panic: &Box<dyn std::any::Any + Send>) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("nothing")
 }
 
-/// A body that says itself that it is larger than it may be is refused before it is sent.
-async fn of_announced_size(State(limit): State<usize>, request: Request, next: Next) -> Response {
+/// Rejects a request whose announced body is too large, before the body is sent.
+async fn check_content_length(
+    State(limit): State<usize>,
+    request: Request,
+    next: Next,
+) -> Response {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
@@ -116,8 +121,8 @@ async fn of_announced_size(State(limit): State<usize>, request: Request, next: N
     }
 }
 
-/// A head is printable text.
-async fn of_text(request: Request, next: Next) -> Response {
+/// Rejects a request whose headers are not printable text.
+async fn check_header_text(request: Request, next: Next) -> Response {
     let is_text = |value: &HeaderValue| {
         let text = std::str::from_utf8(value.as_bytes());
         text.is_ok_and(|text| !text.contains(|c: char| c.is_control() && c != '\t'))
@@ -132,27 +137,28 @@ async fn of_text(request: Request, next: Next) -> Response {
     }
 }
 
-/// A request that takes too long is answered, also if its client is the slow one.
-async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
+/// Responds with a timeout if a request takes too long, including the time in which a slow client
+/// sends its body.
+async fn enforce_timeout(State(limit): State<Duration>, request: Request, next: Next) -> Response {
     match timeout(limit, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Problem::too_slow().into_response(),
+        Err(_) => Problem::timed_out().into_response(),
     }
 }
 
-/// Gives the request its id, logs how it went, and puts the id into the answer.
-async fn observed(mut request: Request, next: Next) -> Response {
-    let id = RequestId::given_or_new(&request);
+/// Assigns the request id, logs the request, and adds the id to the response.
+async fn observe(mut request: Request, next: Next) -> Response {
+    let id = RequestId::from_request_or_new(&request);
     request.extensions_mut().insert(id.clone());
     let method = request.method().clone();
-    // The path as the router knows it: ids of resources are not for the log's index.
+    // The route pattern instead of the path: resource ids would bloat the index of the log.
     let route = request.extensions().get::<MatchedPath>().cloned();
     let began = Instant::now();
 
     let mut response = next.run(request).await;
 
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        response = problem.answer(id.as_str());
+        response = problem.to_response(id.as_str());
     }
     tracing::info!(
         request_id = id.as_str(),
@@ -163,7 +169,7 @@ async fn observed(mut request: Request, next: Next) -> Response {
         "answered"
     );
     if let Some(route) = route {
-        // For whoever counts answers by route outside of this router.
+        // For the metrics outside of this router, which count responses by route.
         response.extensions_mut().insert(route);
     }
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {

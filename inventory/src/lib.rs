@@ -1,8 +1,9 @@
-//! The REST API for operators: paths, JSON and statuses of the ancestor, one file per resource.
+//! The REST API for operators. Paths, JSON and statuses are those of EIM; one file per resource.
 //!
-//! A handler opens a scoped transaction (`call.rs` says who asks and where), asks the store and the domain, commits what
-//! it changed and answers. Requests are judged in the ancestor's order: the form of the request (400), the token (401), the role (403),
-//! the rules of the domain (400), the store (404, 400).
+//! A handler opens a transaction in the caller's project (`call.rs`), calls the store and the
+//! domain, commits its changes and responds. Requests are checked in EIM's order: the form of the
+//! request (400), the token (401), the role (403), the rules of the domain (400), the store (404,
+//! 400).
 //!
 //! The router and the OpenAPI document come from one list of routes.
 
@@ -20,6 +21,7 @@ mod join_tokens;
 mod layers;
 mod listing;
 mod local_accounts;
+mod location_tree;
 mod locations;
 mod openapi;
 mod operating_systems;
@@ -28,7 +30,6 @@ mod orders;
 mod os_sync;
 mod paths;
 mod pauses;
-mod places;
 mod policies;
 mod problem;
 mod projects;
@@ -48,7 +49,7 @@ use axum::response::IntoResponse;
 use evenkeel_auth::Authority;
 use evenkeel_kit::Clock;
 use evenkeel_store::Store;
-use evenkeel_store::decisions::Horizon;
+use evenkeel_store::decisions::PlanningLimits;
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -60,37 +61,38 @@ pub use layers::RequestId;
 pub use openapi::document;
 pub use os_sync::OsDefaults;
 
-/// What the API needs to answer.
+/// Everything that the API needs.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    /// Where everything is kept.
+    /// The database.
     pub store: Store,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Whose tokens count.
+    /// Verifies the tokens.
     pub authority: Arc<Authority>,
-    /// The SHA-256 of the certificate authority's certificate, which join tokens carry to nodes; none if nodes know the
-    /// authority otherwise.
+    /// SHA-256 of the certificate authority's certificate, which join tokens contain. None if nodes
+    /// do not need it to verify the server.
     pub ca_digest: Option<String>,
-    /// Limits and horizons.
+    /// Settings of the API.
     pub settings: Settings,
 }
 
-/// Limits and horizons.
+/// Settings of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The largest body, in bytes.
+    /// Largest body, in bytes.
     pub body_limit: usize,
-    /// How long a request may take.
+    /// Timeout of a request.
     pub request_timeout: Duration,
-    /// What decisions depend on; must be the maintenance manager's.
-    pub horizon: Horizon,
-    /// Whose pages in a browser may ask: origins such as `https://ui.example.org`, or `*` for anybody's.
+    /// Planning limits of decisions; must be the same as in the maintenance manager.
+    pub planning_limits: PlanningLimits,
+    /// Origins whose pages may send requests, such as `https://ui.example.org`, or `*` for all.
     pub cors_origins: Vec<String>,
-    /// How many long lists are told at the same time. Each holds a connection to the database while its client reads.
-    pub streams: usize,
-    /// What projects take of registries of operating systems; by default nothing.
-    pub os: OsDefaults,
+    /// Most lists that are streamed at the same time. Each holds a database connection while its
+    /// client reads.
+    pub max_streamed_lists: usize,
+    /// Defaults for the registry settings of projects.
+    pub os_defaults: OsDefaults,
 }
 
 impl Default for Settings {
@@ -98,26 +100,26 @@ impl Default for Settings {
         Self {
             body_limit: 1024 * 1024,
             request_timeout: Duration::from_secs(15),
-            horizon: Horizon::default(),
+            planning_limits: PlanningLimits::default(),
             cors_origins: Vec::new(),
-            streams: 8,
-            os: OsDefaults::default(),
+            max_streamed_lists: 8,
+            os_defaults: OsDefaults::default(),
         }
     }
 }
 
-/// What handlers share.
-type App = Arc<Shared>;
+/// State of the handlers.
+type App = Arc<AppState>;
 
-/// The API and what it is doing.
+/// The API with its runtime state.
 #[derive(Debug)]
-struct Shared {
+struct AppState {
     inventory: Inventory,
-    /// Leave to tell a long list.
-    streams: Arc<Semaphore>,
+    /// Permits to stream a long list.
+    stream_permits: Arc<Semaphore>,
 }
 
-impl Deref for Shared {
+impl Deref for AppState {
     type Target = Inventory;
 
     fn deref(&self) -> &Inventory {
@@ -125,9 +127,9 @@ impl Deref for Shared {
     }
 }
 
-/// Every route there is. The router and the document come from this list.
+/// All routes. The router and the OpenAPI document are built from this list.
 fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::frame())
+    OpenApiRouter::with_openapi(openapi::base_document())
         .routes(routes!(orchestrator::get_orchestrator))
         .routes(routes!(projects::list_projects))
         .routes(routes!(
@@ -135,12 +137,12 @@ fn routes() -> OpenApiRouter<App> {
             projects::put_project,
             projects::delete_project
         ))
-        .merge(machines())
-        .merge(wishes())
-        .merge(places())
-        .merge(plans())
-        .merge(first_day())
-        .merge(elsewhere())
+        .merge(host_routes())
+        .merge(update_routes())
+        .merge(location_routes())
+        .merge(schedule_routes())
+        .merge(provisioning_routes())
+        .merge(absent_routes())
         .routes(routes!(
             join_tokens::list_join_tokens,
             join_tokens::create_join_token
@@ -149,8 +151,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(join_tokens::revoke_join_token))
 }
 
-/// The routes of hosts and of what runs on them.
-fn machines() -> OpenApiRouter<App> {
+/// Routes of hosts and instances.
+fn host_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(hosts::list_hosts, hosts::create_host))
         .routes(routes!(summary::summarize_hosts))
@@ -183,8 +185,8 @@ fn machines() -> OpenApiRouter<App> {
         ))
 }
 
-/// The routes of what should run, and of what happened.
-fn wishes() -> OpenApiRouter<App> {
+/// Routes of operating systems, update policies and update runs.
+fn update_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(
             operating_systems::list_operating_systems,
@@ -215,8 +217,8 @@ fn wishes() -> OpenApiRouter<App> {
         .routes(routes!(runs::get_update_run, runs::delete_update_run))
 }
 
-/// The routes of where hosts stand.
-fn places() -> OpenApiRouter<App> {
+/// Routes of regions and sites.
+fn location_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(regions::list_regions, regions::create_region))
         .routes(routes!(
@@ -235,8 +237,8 @@ fn places() -> OpenApiRouter<App> {
         .routes(routes!(locations::find_locations))
 }
 
-/// The routes of what the first start of a machine takes.
-fn first_day() -> OpenApiRouter<App> {
+/// Routes for the provisioning of machines.
+fn provisioning_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(
             providers::list_providers,
@@ -261,8 +263,8 @@ fn first_day() -> OpenApiRouter<App> {
         ))
 }
 
-/// The routes of what the ancestor's clients ask for and other programs do: lists without anything in them.
-fn elsewhere() -> OpenApiRouter<App> {
+/// Routes of EIM features that Evenkeel does not have: empty lists.
+fn absent_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(absent::list_workloads))
         .routes(routes!(absent::list_workload_members))
@@ -272,8 +274,8 @@ fn elsewhere() -> OpenApiRouter<App> {
         .routes(routes!(absent::list_metric_profiles))
 }
 
-/// The routes of what should happen when, where and how fast.
-fn plans() -> OpenApiRouter<App> {
+/// Routes of schedules, assignments, pauses and settings.
+fn schedule_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(schedules::list_schedules))
         .routes(routes!(
@@ -317,16 +319,19 @@ fn plans() -> OpenApiRouter<App> {
         ))
 }
 
-/// The answer of the API to a request that is not taken at all, for whoever stands before it.
-pub fn refusal(why: &str) -> axum::response::Response {
+/// Response of the API for a request that is refused before it reaches the router.
+pub fn forbidden_response(why: &str) -> axum::response::Response {
     problem::Problem::forbidden(why).into_response()
 }
 
-/// The API, ready to be served, with its document and a page to read and try it.
+/// The router of the API, with its document and the page for browsers.
 pub fn router(inventory: Inventory) -> axum::Router {
-    let app = Arc::new(Shared {
-        streams: Arc::new(Semaphore::new(
-            inventory.settings.streams.min(Semaphore::MAX_PERMITS),
+    let app = Arc::new(AppState {
+        stream_permits: Arc::new(Semaphore::new(
+            inventory
+                .settings
+                .max_streamed_lists
+                .min(Semaphore::MAX_PERMITS),
         )),
         inventory,
     });
@@ -336,5 +341,8 @@ pub fn router(inventory: Inventory) -> axum::Router {
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .with_state(Arc::clone(&app));
-    layers::security(paths::one_form(layers::around(router, &app.settings)))
+    layers::add_security_headers(paths::with_canonical_paths(layers::add_layers(
+        router,
+        &app.settings,
+    )))
 }

@@ -1,13 +1,14 @@
-//! Lists: what is asked for, and how it is told.
+//! Lists: their parameters and their responses.
 //!
-//! Everything that has a row in `evenkeel_domain::filter` is [`Listed`]: filtered and ordered by the database, told as a
-//! page or, if nobody asks for pages, as a stream from a cursor, so that a list of any length needs little memory. What is
-//! always few is cut out of all of it ([`few`]).
+//! Every resource in `evenkeel_domain::filter` is [`Listable`]: the database filters and orders it.
+//! The response is a page, or without `pageSize` a stream from a cursor, so that a list of any
+//! length needs little memory. Lists that are always short are loaded completely and then cut
+//! ([`short_list`]).
 
-mod asked;
-pub mod few;
-mod text;
-mod whole;
+mod list_json;
+mod query;
+pub mod short_list;
+mod streaming;
 
 use std::future::Future;
 
@@ -26,49 +27,50 @@ use crate::call::Call;
 use crate::extract::Params;
 use crate::problem::Problem;
 use crate::{App, Inventory};
-use asked::{Extent, Start};
-use text::{End, Text};
+use list_json::{ListJson, ListTail};
+use query::{ListStart, PageRange};
 
-/// The parameters of every list that can be filtered, for the document.
+/// Query parameters of lists with filters.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the values"
+    reason = "only the OpenAPI document uses it; `Params` reads the values"
 )]
 pub struct ListParams {
-    /// Only what this is true of (AIP-160): `name = "edge" AND site.region.name = "south"`. `=` on text is part of it, in
-    /// any case; `==` is all of it. `OR` binds tighter than `AND`.
+    /// AIP-160 filter: `name = "edge" AND site.region.name = "south"`. On text, `=` tests for a
+    /// part, ignoring case; `==` tests for the whole text. `OR` binds tighter than `AND`.
     #[param(min_length = 1, max_length = 4000)]
     filter: Option<String>,
-    /// The fields to order by, separated by commas, each with `desc` if it is to fall: `name, hostStatusTimestamp desc`.
-    /// By id if it is left out.
+    /// Fields to order by, separated by commas, each with an optional `desc`: `name,
+    /// hostStatusTimestamp desc`. By default the list is ordered by id.
     #[param(min_length = 1, max_length = 1000)]
     order_by: Option<String>,
-    /// How many to list at most; all if it is left out.
+    /// Size of a page. Without it the response contains the whole list.
     #[param(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
-    /// How many to leave out at the beginning.
+    /// Number of items to skip at the beginning.
     #[param(minimum = 0)]
     offset: Option<u32>,
-    /// Where to go on: the `nextPageToken` of the page before, with the same `filter` and `orderBy`. It needs `pageSize` and
-    /// excludes `offset`.
+    /// `nextPageToken` of the previous page, to be used with the same `filter` and `orderBy`. It
+    /// requires `pageSize` and excludes `offset`.
     #[param(min_length = 1)]
     page_token: Option<String>,
 }
 
-/// What a resource does to be listed.
-pub trait Listed: Send + Sync + 'static {
-    /// What it is called in filters.
+/// A resource that can be listed.
+pub trait Listable: Send + Sync + 'static {
+    /// The resource in filters.
     const RESOURCE: Resource;
-    /// What the list is called in the answer.
+    /// Key of the list in the response.
     const KEY: &'static str;
-    /// How many of a whole list are in memory at once: fewer of what can be large.
-    const PIECE: u32 = 250;
-    /// How it is shown.
+    /// Number of items in memory at once, when a whole list is streamed. Lower for resources that
+    /// can be large.
+    const CHUNK_SIZE: u32 = 250;
+    /// REST form of the resource.
     type Item: Serialize + Send;
 
-    /// Shows those with these ids, in the order of the ids. What is gone is left out.
+    /// Loads the items with these ids, in the same order. Items that no longer exist are omitted.
     fn load(
         &self,
         app: &Inventory,
@@ -77,28 +79,28 @@ pub trait Listed: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Self::Item>, Problem>> + Send;
 }
 
-/// Something that is [`Listed`], whatever it is.
-pub trait Rows: Send + Sync {
-    /// What it is called in filters.
+/// Object-safe form of [`Listable`].
+pub trait ListSource: Send + Sync {
+    /// The resource in filters.
     fn resource(&self) -> Resource;
 
-    /// What the list is called in the answer.
+    /// Key of the list in the response.
     fn key(&self) -> &'static str;
 
-    /// How many of a whole list are in memory at once.
-    fn piece(&self) -> u32;
+    /// Number of items in memory at once.
+    fn chunk_size(&self) -> u32;
 
-    /// Adds those with these ids to a text, in the order of the ids.
-    fn tell<'a>(
+    /// Loads the items with these ids and writes them, in the same order.
+    fn write_items<'a>(
         &'a self,
         app: &'a Inventory,
         tx: &'a Tx,
         ids: &'a [u32],
-        text: &'a mut Text,
+        text: &'a mut ListJson,
     ) -> BoxFuture<'a, Result<(), Problem>>;
 }
 
-impl<L: Listed> Rows for L {
+impl<L: Listable> ListSource for L {
     fn resource(&self) -> Resource {
         L::RESOURCE
     }
@@ -107,16 +109,16 @@ impl<L: Listed> Rows for L {
         L::KEY
     }
 
-    fn piece(&self) -> u32 {
-        L::PIECE
+    fn chunk_size(&self) -> u32 {
+        L::CHUNK_SIZE
     }
 
-    fn tell<'a>(
+    fn write_items<'a>(
         &'a self,
         app: &'a Inventory,
         tx: &'a Tx,
         ids: &'a [u32],
-        text: &'a mut Text,
+        text: &'a mut ListJson,
     ) -> BoxFuture<'a, Result<(), Problem>> {
         Box::pin(async move {
             let items = self.load(app, tx, ids).await?;
@@ -125,53 +127,54 @@ impl<L: Listed> Rows for L {
     }
 }
 
-/// Answers with a list.
-pub async fn answer<L: Listed>(
+/// Responds with a list.
+pub async fn answer<L: Listable>(
     list: L,
     app: &App,
     call: &Call,
     params: &Params,
 ) -> Result<Response, Problem> {
-    let wanted = Wanted::of(vec![Box::new(list)], params)?;
+    let request = ListRequest::from_params(vec![Box::new(list)], params)?;
     let tx = app.snapshot(call).await?;
-    wanted.answer(app, call, tx).await
+    request.answer(app, call, tx).await
 }
 
-/// Lists that are told in one answer, each with its own key.
-pub struct Wanted {
-    parts: Vec<Part>,
-    extent: Extent,
+/// Request for one or more lists in one response, each with its own key.
+pub struct ListRequest {
+    parts: Vec<ListPart>,
+    range: PageRange,
 }
 
-/// One of the lists of an answer.
-pub struct Part {
-    /// What is listed.
-    pub rows: Box<dyn Rows>,
-    /// Which of it, in which order.
+/// One of the lists of a response.
+pub struct ListPart {
+    /// The resource to list.
+    pub rows: Box<dyn ListSource>,
+    /// Filter and order.
     pub listing: stored::Listing,
 }
 
-impl Wanted {
-    /// Reads what is asked for, before anybody is asked who asks.
-    pub fn of(lists: Vec<Box<dyn Rows>>, params: &Params) -> Result<Self, Problem> {
-        let extent = Extent::of(params)?;
-        let part = |rows: Box<dyn Rows>| {
-            let listing = asked::listing(rows.resource(), params)?;
-            Ok::<_, Problem>(Part { rows, listing })
+impl ListRequest {
+    /// Parses the query parameters. Called before the token is verified.
+    pub fn from_params(lists: Vec<Box<dyn ListSource>>, params: &Params) -> Result<Self, Problem> {
+        let extent = PageRange::from_params(params)?;
+        let part = |rows: Box<dyn ListSource>| {
+            let listing = query::parse_listing(rows.resource(), params)?;
+            Ok::<_, Problem>(ListPart { rows, listing })
         };
-        let parts: Result<Vec<Part>, Problem> = lists.into_iter().map(part).collect();
+        let parts: Result<Vec<ListPart>, Problem> = lists.into_iter().map(part).collect();
         Ok(Self {
             parts: parts?,
-            extent,
+            range: extent,
         })
     }
 
-    /// The lists.
-    pub fn parts(&self) -> &[Part] {
+    /// The lists of the response.
+    pub fn parts(&self) -> &[ListPart] {
         &self.parts
     }
 
-    /// Adds a condition to each list that has one. It is not asked for but found out, and may differ from page to page.
+    /// Adds a condition to each list for which `also` returns one. The condition may differ between
+    /// pages.
     pub fn narrow(&mut self, mut also: impl FnMut(Resource) -> Option<Filter>) {
         for part in &mut self.parts {
             let filters = [part.listing.within.take(), also(part.rows.resource())];
@@ -183,45 +186,51 @@ impl Wanted {
         }
     }
 
-    /// Answers with what is asked for, as one transaction sees it.
+    /// Responds with the lists, as the transaction sees them.
     pub async fn answer(self, app: &App, call: &Call, tx: Tx) -> Result<Response, Problem> {
-        match self.extent.size {
-            Some(size) => self.page(size, app, tx).await,
-            None => whole::answer(self.parts, self.extent.first()?, app, call, tx).await,
+        match self.range.size {
+            Some(size) => self.answer_page(size, app, tx).await,
+            None => streaming::answer(self.parts, self.range.first_offset()?, app, call, tx).await,
         }
     }
 
-    /// A page of each list.
-    async fn page(self, size: u32, app: &App, tx: Tx) -> Result<Response, Problem> {
+    /// Responds with a page of each list.
+    async fn answer_page(self, size: u32, app: &App, tx: Tx) -> Result<Response, Problem> {
         let is_joint = self.parts.len() > 1;
-        let (mut text, mut total, mut next) = (Text::default(), 0, None);
+        let (mut text, mut total, mut next) = (ListJson::default(), 0, None);
         for part in &self.parts {
-            let from = match &self.extent.start {
-                Start::Offset(offset) => stored::From::Offset((*offset).into()),
-                Start::Token(token) if is_joint => {
-                    stored::From::Offset(few::offset_of(token)?.into())
+            let from = match &self.range.start {
+                ListStart::Offset(offset) => stored::PageStart::Offset((*offset).into()),
+                ListStart::Token(token) if is_joint => {
+                    stored::PageStart::Offset(short_list::parse_offset_token(token)?.into())
                 }
-                Start::Token(token) => stored::From::After(asked::key(token, &tx, &part.listing)?),
+                ListStart::Token(token) => {
+                    stored::PageStart::After(query::parse_page_token(token, &tx, &part.listing)?)
+                }
             };
             let chosen = stored::page(&tx, &part.listing, &from, size.into()).await?;
             text.begin(part.rows.key());
-            part.rows.tell(app, &tx, &chosen.ids, &mut text).await?;
+            part.rows
+                .write_items(app, &tx, &chosen.ids, &mut text)
+                .await?;
             text.end();
             total += chosen.total;
             next = next.or(chosen.next);
         }
         let next = match next {
             None => None,
-            Some(_) if is_joint => Some(few::token(self.extent.first()?.saturating_add(size))),
+            Some(_) if is_joint => Some(short_list::offset_token(
+                self.range.first_offset()?.saturating_add(size),
+            )),
             Some(key) => Some(key.token()),
         };
-        let end = End { total, next };
-        Ok(json(text.finish(&end)))
+        let end = ListTail { total, next };
+        Ok(json_response(text.finish(&end)))
     }
 }
 
-/// An answer of JSON that is written already.
-fn json(body: impl Into<Body>) -> Response {
+/// A response with JSON that is already serialized.
+fn json_response(body: impl Into<Body>) -> Response {
     let media_type = HeaderValue::from_static("application/json");
     let body: Body = body.into();
     ([(CONTENT_TYPE, media_type)], body).into_response()

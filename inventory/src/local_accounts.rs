@@ -1,4 +1,5 @@
-//! `localAccounts`: accounts that may log in to nodes. They are made and deleted, never changed.
+//! `localAccounts`: accounts that may log in to nodes. They can be created and deleted, not
+//! changed.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -10,16 +11,16 @@ use evenkeel_domain::local_account::{LocalAccount, LocalAccountSpec};
 use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, local_accounts};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
+use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 use crate::{App, Inventory};
 
-const WHAT: &str = "local_account_resource";
+const RESOURCE_KIND: &str = "local_account_resource";
 
-/// List the accounts that may log in to nodes.
+/// List local accounts
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The accounts.", body = LocalAccountList), Problem),
@@ -32,10 +33,9 @@ pub async fn list_local_accounts(
     listing::answer(LocalAccounts, &app, &call, &params).await
 }
 
-/// The list of accounts.
 struct LocalAccounts;
 
-impl Listed for LocalAccounts {
+impl Listable for LocalAccounts {
     const RESOURCE: Resource = Resource::LocalAccount;
     const KEY: &'static str = "localAccounts";
     type Item = LocalAccountResource;
@@ -46,14 +46,16 @@ impl Listed for LocalAccounts {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<LocalAccountResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(LocalAccountId::from_bits).collect();
-        let found = local_accounts::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |account: &LocalAccount| account.id.bits());
-        Ok(found.iter().map(resource).collect())
+        let account_ids: Vec<_> = ids.iter().copied().map(LocalAccountId::from_bits).collect();
+        let accounts = local_accounts::find_many(tx, &account_ids).await?;
+        let accounts = in_order(ids, accounts, |account: &LocalAccount| account.id.bits());
+        Ok(accounts.iter().map(resource).collect())
     }
 }
 
-/// Make an account that may log in to nodes.
+/// Create a local account
+///
+/// The account may log in to nodes with its SSH key.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject),
     request_body = LocalAccountInput,
@@ -66,12 +68,12 @@ pub async fn create_local_account(
 ) -> Answer<LocalAccountResource> {
     let tx = app.write(&call).await?;
     let spec = LocalAccountSpec::parse(&body.username, &body.ssh_key)?;
-    let made = local_accounts::create(&tx, &spec, app.clock.now()).await?;
+    let account = local_accounts::create(&tx, &spec, app.clock.now()).await?;
     tx.commit().await?;
-    Ok(Json(resource(&made)))
+    Ok(Json(resource(&account)))
 }
 
-/// Show an account that may log in to nodes.
+/// Get a local account
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The account.", body = LocalAccountResource), Problem),
@@ -82,15 +84,17 @@ pub async fn get_local_account(
     Path(path): Path<Item>,
 ) -> Answer<LocalAccountResource> {
     let tx = app.read(&call).await?;
-    let id: LocalAccountId = id_of_path(WHAT, &path.resource_id)?;
+    let id: LocalAccountId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let account = local_accounts::find(&tx, id).await?;
     Ok(Json(resource(&account)))
 }
 
-/// Delete an account that no instance has.
+/// Delete a local account
+///
+/// Refused if an instance has it.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The account is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_local_account(
     State(app): State<App>,
@@ -98,13 +102,13 @@ pub async fn delete_local_account(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: LocalAccountId = id_of_path(WHAT, &path.resource_id)?;
+    let id: LocalAccountId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     local_accounts::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// An account on the wire.
+/// REST form of a local account.
 pub fn resource(account: &LocalAccount) -> LocalAccountResource {
     LocalAccountResource {
         resource_id: account.id.to_string(),

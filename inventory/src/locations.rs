@@ -1,50 +1,52 @@
-//! `locations`: regions and sites by their names, with the way to each.
+//! `locations`: searches regions and sites by name.
 
 use axum::extract::State;
 use evenkeel_api::location::{LocationKind, LocationList, LocationNode};
-use evenkeel_domain::filter::{Condition, Filter, OrderKey, Pattern, Resource, Test};
+use evenkeel_domain::filter::{FieldCondition, FieldTest, Filter, OrderKey, Pattern, Resource};
 use evenkeel_domain::id::{RegionId, SiteId};
-use evenkeel_domain::place::{Region, Site};
+use evenkeel_domain::location::{Region, Site};
 use evenkeel_domain::text;
 use evenkeel_store::Tx;
 use evenkeel_store::listing::{self as stored, Listing};
-use evenkeel_store::related::{self, Wanted};
+use evenkeel_store::related::{self, RelatedIds};
 use utoipa::IntoParams;
 
 use crate::App;
 use crate::call::Call;
 use crate::extract::{Json, Params};
-use crate::places::Places;
+use crate::location_tree::LocationTree;
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
-/// How many of a kind are shown at most.
-const MOST: u64 = 50;
+/// Most results of each kind.
+const MAX_MATCHES_PER_KIND: u64 = 50;
 
-/// The longest name that is looked for, in characters.
-const LONGEST: usize = 1_000;
+/// Longest name in a search, in characters.
+const MAX_NAME_CHARS: usize = 1_000;
 
-/// What to look for, for the document.
+/// Query parameters of the search.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the values"
+    reason = "only the OpenAPI document uses it; `Params` reads the values"
 )]
 pub struct LocationParams {
-    /// A part of the name, whatever the case; `*` stands for any letters.
+    /// Part of the name, ignoring case. `*` matches any text.
     #[param(min_length = 1, max_length = 1_000)]
     name: String,
-    /// Whether to look for sites. This or `showRegions` must be true.
+    /// Whether to search sites. This or `showRegions` must be true.
     show_sites: Option<bool>,
-    /// Whether to look for regions. This or `showSites` must be true.
+    /// Whether to search regions. This or `showSites` must be true.
     show_regions: Option<bool>,
 }
 
-/// Find regions and sites by their names, at most 50 of either, with all regions that they lie in.
+/// Search regions and sites by name
+///
+/// Returns at most 50 regions and 50 sites, with all regions that contain them.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/locations", tag = "regions", params(InProject, LocationParams),
-    responses((status = 200, description = "What was found, and the way to it.", body = LocationList), Problem),
+    responses((status = 200, description = "The matches and the regions that contain them.", body = LocationList), Problem),
 )]
 pub async fn find_locations(
     State(app): State<App>,
@@ -54,7 +56,7 @@ pub async fn find_locations(
     let Some(name) = params.text("name") else {
         return Err(Problem::parameter("name", "must be given"));
     };
-    text::check_printable("name", name, LONGEST, "")
+    text::check_printable("name", name, MAX_NAME_CHARS, "")
         .map_err(|invalid| Problem::parameter("name", invalid.why))?;
     let with_sites = params.flag("showSites")?;
     let with_regions = params.flag("showRegions")?;
@@ -63,41 +65,41 @@ pub async fn find_locations(
         return Err(Problem::parameter("showSites", why));
     }
     let tx = app.snapshot(&call).await?;
-    let mut found = Found::default();
+    let mut matches = LocationMatches::default();
     if with_regions {
-        found.regions = found.named(&tx, Resource::Region, name).await?;
+        matches.regions = matches.find_by_name(&tx, Resource::Region, name).await?;
     }
     if with_sites {
-        found.sites = found.named(&tx, Resource::Site, name).await?;
+        matches.sites = matches.find_by_name(&tx, Resource::Site, name).await?;
     }
-    let sites = found.sites.iter().copied().map(SiteId::from_bits);
-    let regions = found.regions.iter().copied().map(RegionId::from_bits);
-    let wanted = Wanted {
+    let sites = matches.sites.iter().copied().map(SiteId::from_bits);
+    let regions = matches.regions.iter().copied().map(RegionId::from_bits);
+    let related_ids = RelatedIds {
         sites: sites.collect(),
         regions: regions.collect(),
-        ..Wanted::default()
+        ..RelatedIds::default()
     };
-    let related = related::read(&tx, &wanted).await?;
-    let shown = found.regions.len() + found.sites.len();
+    let related = related::load(&tx, &related_ids).await?;
+    let output_count = matches.regions.len() + matches.sites.len();
     Ok(Json(LocationList {
-        nodes: nodes(Places::of(&related)),
-        total_elements: i32::try_from(found.total).unwrap_or(i32::MAX),
-        output_elements: i32::try_from(shown).unwrap_or(i32::MAX),
+        nodes: nodes(LocationTree::from_related(&related)),
+        total_elements: i32::try_from(matches.total).unwrap_or(i32::MAX),
+        output_elements: i32::try_from(output_count).unwrap_or(i32::MAX),
     }))
 }
 
-/// What has the name that is looked for.
+/// Ids of the regions and sites with a matching name.
 #[derive(Debug, Default)]
-struct Found {
+struct LocationMatches {
     regions: Vec<u32>,
     sites: Vec<u32>,
-    /// How many there are in all.
+    /// Number of all matches.
     total: u64,
 }
 
-impl Found {
-    /// The first of a kind with this in their names, by name. All of them are counted.
-    async fn named(
+impl LocationMatches {
+    /// First matches of one kind, ordered by name. All of them are counted.
+    async fn find_by_name(
         &mut self,
         tx: &Tx,
         resource: Resource,
@@ -105,10 +107,10 @@ impl Found {
     ) -> Result<Vec<u32>, Problem> {
         let field = resource.field("name").ok_or_else(Problem::internal)?;
         let has = |pattern| {
-            Filter::Test(Test {
+            Filter::Test(FieldTest {
                 path: Vec::new(),
                 field,
-                condition: Condition::Contains(pattern),
+                condition: FieldCondition::Contains(pattern),
             })
         };
         let by_name = OrderKey {
@@ -117,42 +119,48 @@ impl Found {
         };
         let listing = Listing {
             resource,
-            // Stars alone are in every name.
+            // A pattern of stars only matches every name.
             filter: Pattern::parse(name).map(has),
             within: None,
             order: vec![by_name],
         };
-        let chosen = stored::page(tx, &listing, &stored::From::Offset(0), MOST).await?;
+        let chosen = stored::page(
+            tx,
+            &listing,
+            &stored::PageStart::Offset(0),
+            MAX_MATCHES_PER_KIND,
+        )
+        .await?;
         self.total += chosen.total;
         Ok(chosen.ids)
     }
 }
 
-/// Regions from the outside in, then sites, each by name.
-fn nodes(places: Places<'_>) -> Vec<LocationNode> {
-    let mut regions: Vec<&Region> = places.regions().collect();
+/// REST form: regions from the outermost inwards, then sites; each by name.
+fn nodes(locations: LocationTree<'_>) -> Vec<LocationNode> {
+    let mut regions: Vec<&Region> = locations.regions().collect();
     regions.sort_by_cached_key(|region| {
-        let depth = places.upwards(region.spec.parent).count();
+        let depth = locations.region_chain(region.spec.parent).count();
         (depth, region.spec.name.to_string(), region.id)
     });
-    let mut sites: Vec<&Site> = places.sites().collect();
+    let mut sites: Vec<&Site> = locations.sites().collect();
     sites.sort_by_cached_key(|site| (site.spec.name.to_string(), site.id));
     let regions = regions.into_iter().map(|region| LocationNode {
         resource_id: region.id.to_string(),
-        parent_id: shown(region.spec.parent),
+        parent_id: region_id_text(region.spec.parent),
         name: region.spec.name.to_string(),
         kind: LocationKind::Region,
     });
     let sites = sites.into_iter().map(|site| LocationNode {
         resource_id: site.id.to_string(),
-        parent_id: shown(site.spec.region),
+        parent_id: region_id_text(site.spec.region),
         name: site.spec.name.to_string(),
         kind: LocationKind::Site,
     });
     regions.chain(sites).collect()
 }
 
-/// The id of the region that something lies in; empty if there is none.
-fn shown(region: Option<RegionId>) -> String {
+/// Id of the parent region; empty if there is none.
+fn region_id_text(region: Option<RegionId>) -> String {
     region.map(|id| id.to_string()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the code.
+//! The OpenAPI document, generated from the code.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use utoipa::{Modify, OpenApi, openapi};
 
 use crate::routes;
 
-/// What stands before the name of a schema that is referred to.
-const SCHEMAS: &str = "#/components/schemas/";
+/// Prefix of a reference to a schema.
+const SCHEMA_PREFIX: &str = "#/components/schemas/";
 
-/// Where an item of the paths names the schema of what a change may say.
-const BODY_OF_CHANGE: &str = "/patch/requestBody/content/application~1json/schema/$ref";
+/// JSON pointer from a path item to the schema of its PATCH body.
+const PATCH_SCHEMA_POINTER: &str = "/patch/requestBody/content/application~1json/schema/$ref";
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Evenkeel",
         version = "v1",
-        description = "Keeps a fleet of edge nodes up to date.\n\nEvery path below `/v1/projects/{projectName}/` can also be \
-            reached in the ancestor's legacy form, `/edge-infra.orchestrator.apis/v2/…` with the project's UUID in the \
+        description = "Keeps a fleet of edge nodes up to date.\n\nEvery path below `/v1/projects/{projectName}/` is also \
+            available in EIM's legacy form, `/edge-infra.orchestrator.apis/v2/…` with the UUID of the project in the \
             header `ActiveProjectID`. Every success has status 200.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact(name = "Evenkeel"),
@@ -30,22 +30,22 @@ const BODY_OF_CHANGE: &str = "/patch/requestBody/content/application~1json/schem
     security(("bearer" = [])),
     tags(
         (name = "hosts", description = "The machines of the fleet."),
-        (name = "instances", description = "What runs on hosts, and what should happen to it."),
-        (name = "operating systems", description = "The catalogue of what nodes run or may run."),
-        (name = "update policies", description = "What should run."),
-        (name = "assignments", description = "What gets which policy, and how fast."),
-        (name = "schedules", description = "When nodes may be changed."),
-        (name = "pauses", description = "Where nothing new starts."),
-        (name = "regions", description = "The parts of the world that sites lie in."),
-        (name = "sites", description = "The places where hosts stand."),
-        (name = "update runs", description = "What happened."),
-        (name = "join tokens", description = "Leave for machines to join a project."),
-        (name = "projects", description = "What belongs together and is seen by nobody else."),
-        (name = "day zero", description = "What the first start of a machine takes."),
-        (name = "absent", description = "What other programs do: lists without anything in them."),
+        (name = "instances", description = "The operating systems that run on hosts, and their updates."),
+        (name = "operating systems", description = "The catalogue of operating systems."),
+        (name = "update policies", description = "Desired updates and their rules."),
+        (name = "assignments", description = "Policies assigned to instances, hosts, sites, regions or the project, with rollout limits."),
+        (name = "schedules", description = "Maintenance windows in which nodes may be updated."),
+        (name = "pauses", description = "Scopes in which no new updates start."),
+        (name = "regions", description = "Regions, which contain sites and other regions."),
+        (name = "sites", description = "Sites of hosts."),
+        (name = "update runs", description = "Past and current updates."),
+        (name = "join tokens", description = "Tokens with which machines join a project."),
+        (name = "projects", description = "Isolated tenants."),
+        (name = "day zero", description = "Resources for the provisioning of machines."),
+        (name = "absent", description = "EIM features that Evenkeel does not have: always empty lists."),
     )
 )]
-struct Frame;
+struct BaseDocument;
 
 struct Common;
 
@@ -57,56 +57,60 @@ impl Modify for Common {
             .build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
-        components.responses = crate::problem::documented();
+        components.responses = crate::problem::documented_responses();
     }
 }
 
-/// What the document says before any route is added.
-pub fn frame() -> openapi::OpenApi {
-    Frame::openapi()
+/// The document without routes.
+pub fn base_document() -> openapi::OpenApi {
+    BaseDocument::openapi()
 }
 
-/// The document of the whole API.
+/// The OpenAPI document of the whole API.
 ///
 /// # Panics
-/// Never: what the document is made of is JSON.
+/// Never: the document is always valid JSON.
 #[must_use]
 pub fn document() -> openapi::OpenApi {
     let (_, document) = routes().split_for_parts();
     let mut json = serde_json::to_value(document).expect("a document is JSON");
-    require_what_answers_carry(&mut json);
-    require_nothing_of_changes(&mut json);
+    require_response_fields(&mut json);
+    make_patch_fields_optional(&mut json);
     serde_json::from_value(json).expect("it is still a document")
 }
 
-/// Answers carry every field, so each is required of them. Only the body of a request may leave fields out, with all that
-/// stands in it, and a problem its last members.
-fn require_what_answers_carry(document: &mut Value) {
-    let mut asked = BTreeSet::from(["Problem".to_owned()]);
+/// Marks all fields of responses as required, because responses always contain every field. Schemas
+/// that are used in request bodies, and the problem document, keep their optional fields.
+fn require_response_fields(document: &mut Value) {
+    let mut request_schemas = BTreeSet::from(["Problem".to_owned()]);
     if let Some(paths) = document["paths"].as_object() {
         for operation in paths
             .values()
             .filter_map(Value::as_object)
             .flat_map(|path| path.values())
         {
-            names_in(&operation["requestBody"], &mut asked);
+            collect_schema_names(&operation["requestBody"], &mut request_schemas);
         }
     }
-    let mut open: Vec<String> = asked.iter().cloned().collect();
+    let mut open: Vec<String> = request_schemas.iter().cloned().collect();
     while let Some(name) = open.pop() {
         let mut inside = BTreeSet::new();
-        names_in(
+        collect_schema_names(
             &document["components"]["schemas"][name.as_str()],
             &mut inside,
         );
-        open.extend(inside.into_iter().filter(|name| asked.insert(name.clone())));
+        open.extend(
+            inside
+                .into_iter()
+                .filter(|name| request_schemas.insert(name.clone())),
+        );
     }
     let Some(schemas) = document["components"]["schemas"].as_object_mut() else {
         return;
     };
     for (_, schema) in schemas
         .iter_mut()
-        .filter(|(name, _)| !asked.contains(*name))
+        .filter(|(name, _)| !request_schemas.contains(*name))
     {
         let Some(properties) = schema["properties"].as_object() else {
             continue;
@@ -118,16 +122,19 @@ fn require_what_answers_carry(document: &mut Value) {
     }
 }
 
-/// A change may leave out whatever stays as it is. Where the same body makes something new, it has a schema of its own.
-fn require_nothing_of_changes(document: &mut Value) {
+/// Makes all fields of PATCH bodies optional. If the same body also creates a resource, PATCH gets
+/// a schema of its own.
+fn make_patch_fields_optional(document: &mut Value) {
     let schemas = document["components"]["schemas"].clone();
     let mut changes = Vec::new();
     let paths = document["paths"].as_object_mut();
     for path in paths.into_iter().flat_map(|paths| paths.values_mut()) {
-        let Some(place) = path.pointer_mut(BODY_OF_CHANGE) else {
+        let Some(reference) = path.pointer_mut(PATCH_SCHEMA_POINTER) else {
             continue;
         };
-        let name = place.as_str().and_then(|text| text.strip_prefix(SCHEMAS));
+        let name = reference
+            .as_str()
+            .and_then(|text| text.strip_prefix(SCHEMA_PREFIX));
         let Some(name) = name.map(str::to_owned) else {
             continue;
         };
@@ -135,7 +142,7 @@ fn require_nothing_of_changes(document: &mut Value) {
         let members = schema.as_object_mut();
         if members.is_some_and(|members| members.remove("required").is_some()) {
             let name = name.replace("Input", "Change");
-            *place = Value::from(format!("{SCHEMAS}{name}"));
+            *reference = Value::from(format!("{SCHEMA_PREFIX}{name}"));
             changes.push((name, schema));
         }
     }
@@ -144,8 +151,8 @@ fn require_nothing_of_changes(document: &mut Value) {
     }
 }
 
-/// The names of the schemas that are referred to.
-fn names_in(value: &Value, names: &mut BTreeSet<String>) {
+/// Collects the names of the referenced schemas.
+fn collect_schema_names(value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => {
             for (key, member) in members {
@@ -153,11 +160,13 @@ fn names_in(value: &Value, names: &mut BTreeSet<String>) {
                     Some(name) if key == "$ref" => {
                         names.insert(name.to_owned());
                     }
-                    _ => names_in(member, names),
+                    _ => collect_schema_names(member, names),
                 }
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| names_in(item, names)),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| collect_schema_names(item, names)),
         _ => {}
     }
 }

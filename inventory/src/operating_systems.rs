@@ -14,34 +14,34 @@ use evenkeel_domain::Time;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
-use evenkeel_store::contents::Digest;
+use evenkeel_store::contents::ContentDigest;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::os_inside::{self, Shown};
+use evenkeel_store::os_details::{self, OsDetailsWithLists};
 use evenkeel_store::{Tx, os_profiles};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
+use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
 use crate::{App, Inventory};
 
-const WHAT: &str = "operating_system_resource";
+const RESOURCE_KIND: &str = "operating_system_resource";
 
-/// How long what is inside an operating system may be to stand in a list, in bytes each,
-const LONGEST_LISTED: u32 = 500_000;
+/// In a list, the contents of an operating system are omitted if they are longer than this, in
+/// bytes.
+const MAX_LISTED_BYTES_PER_OS: u32 = 500_000;
 
-/// and how long that of one kind may be in all on a page, or in a piece of a whole list.
-const MOST_LISTED: u32 = 5_000_000;
+/// Most bytes of contents of one kind on a page, or in a chunk of a whole list.
+const MAX_LISTED_BYTES_PER_PAGE: u32 = 5_000_000;
 
-/// The list of operating systems.
 struct OperatingSystems;
 
-impl Listed for OperatingSystems {
+impl Listable for OperatingSystems {
     const RESOURCE: Resource = Resource::Os;
     const KEY: &'static str = "OperatingSystemResources";
-    // One can hold lists of packages and vulnerabilities of a megabyte and a half.
-    const PIECE: u32 = 10;
+    // One operating system can have package and CVE lists of 1.5 MB.
+    const CHUNK_SIZE: u32 = 10;
     type Item = OperatingSystemResource;
 
     async fn load(
@@ -50,26 +50,32 @@ impl Listed for OperatingSystems {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<OperatingSystemResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(OsId::from_bits).collect();
-        let found = os_profiles::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |os| os.id.bits());
-        let mut shown = os_inside::shown(tx, &wanted, longest_listed(ids.len())).await?;
-        let told = found.iter().map(|os| whole(os, shown.remove(&os.id)));
-        told.collect()
+        let os_ids: Vec<_> = ids.iter().copied().map(OsId::from_bits).collect();
+        let profiles = os_profiles::find_many(tx, &os_ids).await?;
+        let profiles = in_order(ids, profiles, |os| os.id.bits());
+        let mut contents =
+            os_details::find_many_with_lists(tx, &os_ids, max_listed_bytes(ids.len())).await?;
+        let resources = profiles
+            .iter()
+            .map(|os| resource_with_contents(os, contents.remove(&os.id)));
+        resources.collect()
     }
 }
 
-/// How long what is inside each of so many operating systems may be to be listed with them.
-fn longest_listed(count: usize) -> u32 {
+/// Longest contents that are included in a list of this many operating systems, in bytes.
+fn max_listed_bytes(count: usize) -> u32 {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    (MOST_LISTED / count.max(1)).min(LONGEST_LISTED)
+    (MAX_LISTED_BYTES_PER_PAGE / count.max(1)).min(MAX_LISTED_BYTES_PER_OS)
 }
 
-/// List the operating systems.
+/// List operating systems
+///
+/// Package and CVE lists longer than 500,000 bytes, or than their share of 5,000,000 bytes on a
+/// page, are empty. Get the operating system to see them.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/os", tag = "operating systems", params(InProject, ListParams),
     responses(
-        (status = 200, description = "The operating systems, by id if nothing else is said.", body = OperatingSystemList),
+        (status = 200, description = "The operating systems; by default ordered by id.", body = OperatingSystemList),
         Problem,
     ),
 )]
@@ -81,7 +87,7 @@ pub async fn list_operating_systems(
     listing::answer(OperatingSystems, &app, &call, &params).await
 }
 
-/// Add an operating system to the catalogue.
+/// Create an operating system
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/compute/os", tag = "operating systems", params(InProject),
     request_body = OperatingSystemInput,
@@ -93,12 +99,12 @@ pub async fn create_operating_system(
     Json(body): Json<OperatingSystemInput>,
 ) -> Answer<OperatingSystemResource> {
     let tx = app.write(&call).await?;
-    let made = os_profiles::create(&tx, &spec(body)?, app.clock.now()).await?;
+    let profile = os_profiles::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
     tx.commit().await?;
-    Ok(Json(resource(&made)))
+    Ok(Json(resource(&profile)))
 }
 
-/// Show an operating system.
+/// Get an operating system
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
@@ -109,13 +115,15 @@ pub async fn get_operating_system(
     Path(path): Path<Item>,
 ) -> Answer<OperatingSystemResource> {
     let tx = app.read(&call).await?;
-    let id: OsId = id_of_path(WHAT, &path.resource_id)?;
+    let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
-    one(&tx, &os).await
+    load_os_resource(&tx, &os).await
 }
 
-/// Describe an operating system anew: its architecture and its labels. What is left out of these is emptied; what it is
-/// stays, and so do the statements on its image if they are left out.
+/// Replace an operating system
+///
+/// Sets the architecture and the labels; those that are missing are cleared. The image signatures
+/// stay unchanged if they are missing. All other fields cannot be changed.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     request_body = OperatingSystemPatch,
@@ -128,17 +136,20 @@ pub async fn put_operating_system(
     Json(body): Json<OperatingSystemPatch>,
 ) -> Answer<OperatingSystemResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: OsId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
-    let os = changed(&tx, os, body, app.clock.now()).await?;
-    let answer = one(&tx, &os).await?;
+    let os = apply_change(&tx, os, body, app.clock.now()).await?;
+    let answer = load_os_resource(&tx, &os).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change an operating system: its architecture, its labels or the statements on its image.
+/// Change an operating system
+///
+/// Changes the architecture, the labels or the image signatures. All other fields cannot be
+/// changed.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems",
     params(Item, MaskParams), request_body = OperatingSystemPatch,
@@ -152,9 +163,9 @@ pub async fn patch_operating_system(
     change: Change<OperatingSystemPatch>,
 ) -> Answer<OperatingSystemResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: OsId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
     let now = OperatingSystemPatch {
         name: Some(os.spec.name.clone()),
@@ -162,17 +173,19 @@ pub async fn patch_operating_system(
         metadata: os.spec.metadata.clone(),
         image_signatures: Some(os.spec.image_signatures.clone()),
     };
-    let wanted = change.over(&now, params.text("fieldMask"))?;
-    let os = changed(&tx, os, wanted, app.clock.now()).await?;
-    let answer = one(&tx, &os).await?;
+    let desired = change.apply_to(&now, params.text("fieldMask"))?;
+    let os = apply_change(&tx, os, desired, app.clock.now()).await?;
+    let answer = load_os_resource(&tx, &os).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Delete an operating system that nothing uses.
+/// Delete an operating system
+///
+/// Refused while an instance or a policy uses it.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The operating system is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_operating_system(
     State(app): State<App>,
@@ -180,39 +193,39 @@ pub async fn delete_operating_system(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: OsId = id_of_path(WHAT, &path.resource_id)?;
+    let id: OsId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     os_profiles::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// An operating system that is described otherwise, if it is otherwise. It keeps its name; an empty one says nothing.
-/// It keeps the statements on its image too if nothing is said of them: clients that do not know them write back what
-/// they know.
-async fn changed(
+/// Applies the changes, if there are any. The name cannot be changed; an empty one is ignored.
+/// Missing image signatures stay unchanged, because EIM's clients do not know the field and do not
+/// send it back.
+async fn apply_change(
     tx: &Tx,
     os: OsProfile,
-    wanted: OperatingSystemPatch,
+    desired: OperatingSystemPatch,
     now: Time,
 ) -> Result<OsProfile, Problem> {
-    let name = wanted.name.unwrap_or_default();
+    let name = desired.name.unwrap_or_default();
     if !name.is_empty() && name != os.spec.name {
         return Err(Problem::invalid("name", "it cannot be changed"));
     }
-    let signatures = wanted.image_signatures;
+    let signatures = desired.image_signatures;
     let spec = OsSpec {
-        architecture: wanted.architecture,
-        metadata: wanted.metadata,
+        architecture: desired.architecture,
+        metadata: desired.metadata,
         image_signatures: signatures.unwrap_or_else(|| os.spec.image_signatures.clone()),
         ..os.spec.clone()
     };
     if spec == os.spec {
         return Ok(os);
     }
-    Ok(os_profiles::change(tx, os.id, &spec.checked()?, now).await?)
+    Ok(os_profiles::change(tx, os.id, &spec.validated()?, now).await?)
 }
 
-fn spec(body: OperatingSystemInput) -> Result<OsSpec, Problem> {
+fn parse_spec(body: OperatingSystemInput) -> Result<OsSpec, Problem> {
     let spec = OsSpec {
         kind: match body.os_type {
             OsType::Unspecified => {
@@ -245,32 +258,35 @@ fn spec(body: OperatingSystemInput) -> Result<OsSpec, Problem> {
         existing_cves_url: body.existing_cves_url,
         fixed_cves_url: body.fixed_cves_url,
     };
-    Ok(spec.checked()?)
+    Ok(spec.validated()?)
 }
 
-/// An operating system with all that is inside it, however much that is.
-async fn one(tx: &Tx, os: &OsProfile) -> Answer<OperatingSystemResource> {
-    let mut shown = os_inside::shown(tx, &[os.id], u32::MAX).await?;
-    whole(os, shown.remove(&os.id)).map(Json)
+/// REST form of one operating system with its whole contents.
+async fn load_os_resource(tx: &Tx, os: &OsProfile) -> Answer<OperatingSystemResource> {
+    let mut contents = os_details::find_many_with_lists(tx, &[os.id], u32::MAX).await?;
+    resource_with_contents(os, contents.remove(&os.id)).map(Json)
 }
 
-/// An operating system with what is inside it and where it came from, if it came from a registry.
-fn whole(os: &OsProfile, shown: Option<Shown>) -> Result<OperatingSystemResource, Problem> {
-    let Some(shown) = shown else {
+/// REST form of an operating system with its contents and its origin, if it came from a registry.
+fn resource_with_contents(
+    os: &OsProfile,
+    contents: Option<OsDetailsWithLists>,
+) -> Result<OperatingSystemResource, Problem> {
+    let Some(contents) = contents else {
         return Ok(resource(os));
     };
-    let inside = shown.inside;
+    let inside = contents.details;
     let signature = inside.signature.map(serde_json::from_value::<OsSignature>);
     let signature = signature.transpose().map_err(|error| {
-        tracing::error!(%error, os = %os.id, "the signature of an operating system cannot be shown");
+        tracing::error!(%error, os = %os.id, "the stored signature of an operating system is invalid");
         Problem::internal()
     })?;
     Ok(OperatingSystemResource {
         profile_version: inside.revision.clone(),
-        installed_packages: shown.packages.unwrap_or_default(),
+        installed_packages: contents.packages.unwrap_or_default(),
         platform_bundle: inside.platform_bundle,
-        existing_cves: shown.existing_cves.unwrap_or_default(),
-        fixed_cves: shown.fixed_cves.unwrap_or_default(),
+        existing_cves: contents.existing_cves.unwrap_or_default(),
+        fixed_cves: contents.fixed_cves.unwrap_or_default(),
         registry: inside.registry,
         revision: inside.revision,
         artifact_digest: digest_text(&inside.artifact),
@@ -279,8 +295,8 @@ fn whole(os: &OsProfile, shown: Option<Shown>) -> Result<OperatingSystemResource
     })
 }
 
-/// A digest as registries write it.
-fn digest_text(digest: &Digest) -> String {
+/// A digest in the form that registries use.
+fn digest_text(digest: &ContentDigest) -> String {
     let mut text = String::from("sha256:");
     for byte in digest {
         write!(text, "{byte:02x}").ok();
@@ -288,7 +304,7 @@ fn digest_text(digest: &Digest) -> String {
     text
 }
 
-/// An operating system on the wire, by itself: as it stands in what refers to it.
+/// REST form of an operating system without its contents, as other resources embed it.
 pub fn resource(os: &OsProfile) -> OperatingSystemResource {
     let spec = &os.spec;
     OperatingSystemResource {
@@ -323,7 +339,7 @@ pub fn resource(os: &OsProfile) -> OperatingSystemResource {
     }
 }
 
-/// How an installation is protected, from the wire.
+/// Security feature, from its REST form.
 pub const fn security_from(feature: api::os::SecurityFeature) -> SecurityFeature {
     use api::os::SecurityFeature as Wire;
     match feature {
@@ -333,7 +349,7 @@ pub const fn security_from(feature: api::os::SecurityFeature) -> SecurityFeature
     }
 }
 
-/// How an installation is protected, for the wire.
+/// REST form of a security feature.
 pub const fn security_to(feature: SecurityFeature) -> api::os::SecurityFeature {
     use api::os::SecurityFeature as Wire;
     match feature {

@@ -1,4 +1,4 @@
-//! `/v1/orchestrator`: which parts of the ancestor's platform are there.
+//! `/v1/orchestrator`: the features of EIM that this server has.
 
 use axum::extract::State;
 use evenkeel_api::orchestrator::OrchestratorInfo;
@@ -9,14 +9,16 @@ use crate::extract::Json;
 use crate::problem::Problem;
 use crate::shape::Answer;
 
-/// Tell which parts of the ancestor's platform are there.
+/// Get the features of the orchestrator
+///
+/// Lists the features of EIM that this server has.
 #[utoipa::path(
     get, path = "/v1/orchestrator", tag = "projects",
-    responses((status = 200, description = "The parts that are there.", body = OrchestratorInfo), Problem),
+    responses((status = 200, description = "The available features.", body = OrchestratorInfo), Problem),
 )]
 pub async fn get_orchestrator(State(app): State<App>, call: Call) -> Answer<OrchestratorInfo> {
     app.caller(&call)?;
-    Ok(Json(OrchestratorInfo::of_version(env!(
+    Ok(Json(OrchestratorInfo::for_version(env!(
         "CARGO_PKG_VERSION"
     ))))
 }

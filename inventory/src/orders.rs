@@ -1,4 +1,4 @@
-//! `compute/instances/{id}/order`: what a person wants of one instance, outside the plan.
+//! `compute/instances/{id}/order`: a manual order for one instance, outside of its schedules.
 
 use axum::extract::State;
 use chrono::TimeDelta;
@@ -6,19 +6,19 @@ use evenkeel_api::Empty;
 use evenkeel_api::order::{OrderInput, OrderKind as Wire, OrderResource};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::InstanceId;
-use evenkeel_domain::order::{Order, OrderKind, reason};
+use evenkeel_domain::order::{Order, OrderKind, parse_reason};
 use evenkeel_store::{StoreError, instances, orders};
 
 use crate::App;
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Path};
-use crate::instances::WHAT;
+use crate::instances::RESOURCE_KIND;
 use crate::problem::Problem;
 use crate::shape::{Answer, Item};
 
-const ORDER: &str = "order";
+const ORDER_KIND: &str = "order";
 
-/// Show what was ordered last for an instance.
+/// Get the last order of an instance
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     responses((status = 200, description = "The order.", body = OrderResource), Problem),
@@ -29,14 +29,17 @@ pub async fn get_order(
     Path(path): Path<Item>,
 ) -> Answer<OrderResource> {
     let tx = app.read(&call).await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     instances::find(&tx, id).await?;
     let order = orders::find(&tx, id).await?;
-    let order = order.ok_or(StoreError::NotFound { what: ORDER })?;
+    let order = order.ok_or(StoreError::NotFound { what: ORDER_KIND })?;
     Ok(Json(resource(id, &order)))
 }
 
-/// Order an update of an instance now, or that it is called off. The latest order replaces the one before.
+/// Order an update now, or cancel one
+///
+/// `now` opens a window for this instance, for `seconds` from now. `cancel` closes its open windows
+/// and stops an attempt that has not changed anything yet. The new order replaces the previous one.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
     request_body = OrderInput,
@@ -48,20 +51,23 @@ pub async fn put_order(
     Path(path): Path<Item>,
     Json(body): Json<OrderInput>,
 ) -> Answer<OrderResource> {
-    let (tx, by) = app.write_by_name(&call).await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
-    let order = order(&body, by, app.clock.now())?;
+    let (tx, by) = app.write_as_caller(&call).await?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let order = parse_order(&body, by, app.clock.now())?;
     if orders::set(&tx, &[id], &order).await?.is_empty() {
-        return Err(StoreError::NotFound { what: WHAT }.into());
+        return Err(StoreError::NotFound {
+            what: RESOURCE_KIND,
+        }
+        .into());
     }
     tx.commit().await?;
     Ok(Json(resource(id, &order)))
 }
 
-/// Take an order back.
+/// Delete the order of an instance
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}/order", tag = "instances", params(Item),
-    responses((status = 200, description = "It is taken back.", body = Empty), Problem),
+    responses((status = 200, description = "The order is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_order(
     State(app): State<App>,
@@ -69,19 +75,19 @@ pub async fn delete_order(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     instances::find(&tx, id).await?;
     if orders::find(&tx, id).await?.is_none() {
-        return Err(StoreError::NotFound { what: ORDER }.into());
+        return Err(StoreError::NotFound { what: ORDER_KIND }.into());
     }
     orders::clear(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-fn order(body: &OrderInput, by: String, now: Time) -> Result<Order, Problem> {
+fn parse_order(body: &OrderInput, by: String, now: Time) -> Result<Order, Problem> {
     if !(1..=OrderInput::MAX_SECONDS).contains(&body.seconds) {
         let why = format!("must be from 1 to {}", OrderInput::MAX_SECONDS);
         return Err(Problem::invalid("seconds", why));
@@ -94,12 +100,12 @@ fn order(body: &OrderInput, by: String, now: Time) -> Result<Order, Problem> {
         kind,
         at: now,
         until: now + length,
-        reason: reason(&body.reason)?,
+        reason: parse_reason(&body.reason)?,
         by,
     })
 }
 
-/// An order on the wire.
+/// REST form of an order.
 pub fn resource(instance: InstanceId, order: &Order) -> OrderResource {
     OrderResource {
         instance_id: instance.to_string(),

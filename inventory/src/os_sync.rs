@@ -1,4 +1,5 @@
-//! `os-catalogue`: what a project takes of a registry of operating systems, and how that went.
+//! `os-catalogue`: which operating systems a project takes from a registry, and the state of the
+//! syncs.
 
 use axum::extract::State;
 use evenkeel_api::number::U64;
@@ -6,10 +7,10 @@ use evenkeel_api::os_sync::{
     EffectiveOsSettings, OsSettings, OsSettingsInput, OsSync, OsSyncFinding, OsSyncOutcome,
     OsSyncReport, OsSyncStep,
 };
-use evenkeel_domain::os::catalogue::{CycleOutcome, CycleStep, Wish};
+use evenkeel_domain::os::catalogue::{CatalogSelection, CycleOutcome, CycleStep};
 use evenkeel_store::os_catalogue::{self, CycleState};
-use evenkeel_store::os_reports::{self, Report, Row};
-use evenkeel_store::{Tx, os_inside, os_settings};
+use evenkeel_store::os_reports::{self, SyncFinding, SyncReport};
+use evenkeel_store::{Tx, os_details, os_settings};
 
 use crate::App;
 use crate::call::Call;
@@ -17,27 +18,32 @@ use crate::extract::{Change, Json, Params};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, MaskParams};
 
-/// What projects take of registries if they do not say otherwise.
+/// Defaults of the server for the registry settings of projects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsDefaults {
-    /// The names of the registries that the server knows.
+    /// Names of the registries in the server's configuration.
     pub registries: Vec<String>,
-    /// What the server has.
-    pub wish: Wish,
+    /// Default selection of the server.
+    pub selection: CatalogSelection,
 }
 
-/// Show what a project takes of a registry of operating systems.
+/// Get the registry settings of a project
+///
+/// `null` means that the server's default applies; `effective` shows the resulting settings.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-catalogue/settings", tag = "operating systems", params(InProject),
     responses((status = 200, description = "The settings.", body = OsSettings), Problem),
 )]
 pub async fn get_os_settings(State(app): State<App>, call: Call) -> Answer<OsSettings> {
     let tx = app.read(&call).await?;
-    let wish = os_settings::find(&tx).await?.unwrap_or_default();
-    settings(&tx, wish, &app.settings.os).await
+    let selection = os_settings::find(&tx).await?.unwrap_or_default();
+    settings_resource(&tx, selection, &app.settings.os_defaults).await
 }
 
-/// Set what a project takes of a registry of operating systems. What is left out is as the server has it.
+/// Set the registry settings of a project
+///
+/// For fields that are missing the server's default applies. The registry must be known to the
+/// server.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/os-catalogue/settings", tag = "operating systems", params(InProject),
     request_body = OsSettingsInput,
@@ -49,15 +55,16 @@ pub async fn put_os_settings(
     Json(body): Json<OsSettingsInput>,
 ) -> Answer<OsSettings> {
     let tx = app.write(&call).await?;
-    let wish = wanted(body, &app.settings.os)?;
-    os_settings::set(&tx, &wish).await?;
-    let answer = settings(&tx, wish, &app.settings.os).await?;
+    let selection = parse_selection(body, &app.settings.os_defaults)?;
+    os_settings::set(&tx, &selection).await?;
+    let answer = settings_resource(&tx, selection, &app.settings.os_defaults).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change what a project takes of a registry of operating systems. What is not named stays; what is null is as the
-/// server has it.
+/// Change the registry settings of a project
+///
+/// Fields that the body does not name stay unchanged; for `null` the server's default applies.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/os-catalogue/settings", tag = "operating systems",
     params(InProject, MaskParams), request_body = OsSettingsInput,
@@ -70,121 +77,141 @@ pub async fn patch_os_settings(
     change: Change<OsSettingsInput>,
 ) -> Answer<OsSettings> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let now = input(os_settings::find(&tx).await?.unwrap_or_default());
-    let wish = wanted(
-        change.over(&now, params.text("fieldMask"))?,
-        &app.settings.os,
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let now = to_input(os_settings::find(&tx).await?.unwrap_or_default());
+    let selection = parse_selection(
+        change.apply_to(&now, params.text("fieldMask"))?,
+        &app.settings.os_defaults,
     )?;
-    os_settings::set(&tx, &wish).await?;
-    let answer = settings(&tx, wish, &app.settings.os).await?;
+    os_settings::set(&tx, &selection).await?;
+    let answer = settings_resource(&tx, selection, &app.settings.os_defaults).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show where the syncs with the registry of a project stand.
+/// Get the state of the syncs with the project's registry
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-catalogue/sync", tag = "operating systems", params(InProject),
-    responses((status = 200, description = "Where they stand.", body = OsSync), Problem),
+    responses((status = 200, description = "The state of the syncs.", body = OsSync), Problem),
 )]
 pub async fn get_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
     let tx = app.read(&call).await?;
-    let wish = os_settings::find(&tx).await?.unwrap_or_default();
-    // A registry is the fleet's, and nobody holds two connections.
+    let selection = os_settings::find(&tx).await?.unwrap_or_default();
+    // Registries belong to the whole fleet. Release this connection first: a request never holds
+    // two.
     tx.commit().await?;
-    let Some(registry) = wish.or(&app.settings.os.wish).registry else {
+    let Some(registry) = selection
+        .or_defaults(&app.settings.os_defaults.selection)
+        .registry
+    else {
         return Ok(Json(OsSync::default()));
     };
     let fleet = app.store.fleet().await?;
     let state = os_catalogue::state(&fleet, &registry).await?;
-    Ok(Json(sync(registry, state)))
+    Ok(Json(sync_resource(registry, state)))
 }
 
-/// Ask for a sync with the registry of a project. It begins within seconds, unless the registry is not to be asked yet;
-/// one that runs already does not count.
+/// Request a sync with the project's registry
+///
+/// The sync begins within seconds, unless the registry must not be contacted before `notBefore`. A
+/// sync that is already running does not satisfy the request.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/os-catalogue/sync", tag = "operating systems", params(InProject),
     responses(
-        (status = 200, description = "Where the syncs stand; `request` is the number of this request.", body = OsSync),
+        (status = 200, description = "The state of the syncs; `request` is the number of this request.", body = OsSync),
         Problem,
     ),
 )]
 pub async fn request_os_sync(State(app): State<App>, call: Call) -> Answer<OsSync> {
     let tx = app.write(&call).await?;
-    let wish = os_settings::find(&tx).await?.unwrap_or_default();
-    // A registry is the fleet's, and nobody holds two connections.
+    let selection = os_settings::find(&tx).await?.unwrap_or_default();
+    // Registries belong to the whole fleet. Release this connection first: a request never holds
+    // two.
     tx.commit().await?;
-    let registry = registry_of(&wish, &app.settings.os)?;
+    let registry = effective_registry(&selection, &app.settings.os_defaults)?;
     let fleet = app.store.fleet().await?;
     os_catalogue::request(&fleet, &registry).await?;
     let state = os_catalogue::state(&fleet, &registry).await?;
     fleet.commit().await?;
-    Ok(Json(sync(registry, state)))
+    Ok(Json(sync_resource(registry, state)))
 }
 
-/// Show how the last sync went for a project.
+/// Get the report of the last sync of a project
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-catalogue/report", tag = "operating systems", params(InProject),
-    responses((status = 200, description = "How it went; nothing if there was none yet.", body = OsSyncReport), Problem),
+    responses((status = 200, description = "The report; empty before the first sync.", body = OsSyncReport), Problem),
 )]
 pub async fn get_os_sync_report(State(app): State<App>, call: Call) -> Answer<OsSyncReport> {
     let tx = app.read(&call).await?;
-    let found = os_reports::find(&tx).await?;
-    Ok(Json(found.map_or_else(OsSyncReport::default, report)))
+    let stored = os_reports::find(&tx).await?;
+    Ok(Json(
+        stored.map_or_else(OsSyncReport::default, report_resource),
+    ))
 }
 
-/// What a project should take, if it can be had. What the server has besides counts as well.
-fn wanted(body: OsSettingsInput, defaults: &OsDefaults) -> Result<Wish, Problem> {
-    let wish = Wish {
+/// Parses and checks the selection of a project. It must be consistent together with the server's
+/// defaults.
+fn parse_selection(
+    body: OsSettingsInput,
+    defaults: &OsDefaults,
+) -> Result<CatalogSelection, Problem> {
+    let selection = CatalogSelection {
         registry: body.registry,
         revision: body.revision,
         enabled: body.enabled_profiles,
         default_profile: body.default_profile,
     }
-    .checked()?;
-    if let Some(registry) = &wish.registry {
-        check_known(registry, defaults).map_err(|why| Problem::invalid("registry", why))?;
+    .validated()?;
+    if let Some(registry) = &selection.registry {
+        check_registry(registry, defaults).map_err(|why| Problem::invalid("registry", why))?;
     }
-    wish.or(&defaults.wish).whole()?;
-    Ok(wish)
+    selection.or_defaults(&defaults.selection).resolve()?;
+    Ok(selection)
 }
 
-/// The registry that is asked for a project.
-fn registry_of(wish: &Wish, defaults: &OsDefaults) -> Result<String, Problem> {
-    let effective = wish.or(&defaults.wish);
+/// The registry from which a project takes operating systems.
+fn effective_registry(
+    selection: &CatalogSelection,
+    defaults: &OsDefaults,
+) -> Result<String, Problem> {
+    let effective = selection.or_defaults(&defaults.selection);
     let (Some(registry), Some(_)) = (effective.registry, effective.revision) else {
         let why = "the project takes no operating systems: it has no registry, or no revision";
         return Err(Problem::precondition(why));
     };
-    check_known(&registry, defaults).map_err(Problem::precondition)?;
+    check_registry(&registry, defaults).map_err(Problem::precondition)?;
     Ok(registry)
 }
 
-/// Whether the server knows a registry; if not, why that cannot be.
-fn check_known(registry: &str, defaults: &OsDefaults) -> Result<(), String> {
-    if defaults.registries.iter().any(|known| known == registry) {
+/// Checks that the server knows a registry. The error is the reason.
+fn check_registry(registry: &str, defaults: &OsDefaults) -> Result<(), String> {
+    if defaults.registries.iter().any(|name| name == registry) {
         return Ok(());
     }
     Err(match defaults.registries.as_slice() {
         [] => "the server knows no registry".to_owned(),
-        known => format!("the server knows only {}", known.join(", ")),
+        names => format!("the server knows only {}", names.join(", ")),
     })
 }
 
-/// What a project takes of a registry, on the wire.
-async fn settings(tx: &Tx, wish: Wish, defaults: &OsDefaults) -> Answer<OsSettings> {
-    let effective = wish.or(&defaults.wish);
+/// REST form of a project's registry settings.
+async fn settings_resource(
+    tx: &Tx,
+    selection: CatalogSelection,
+    defaults: &OsDefaults,
+) -> Answer<OsSettings> {
+    let effective = selection.or_defaults(&defaults.selection);
     let default_profile = effective.default_profile.unwrap_or_default();
     let default_os = match default_profile.as_str() {
         "" => None,
-        profile => os_inside::default_of(tx, profile).await?,
+        profile => os_details::find_default(tx, profile).await?,
     };
     Ok(Json(OsSettings {
-        registry: wish.registry,
-        revision: wish.revision,
-        enabled_profiles: wish.enabled,
-        default_profile: wish.default_profile,
+        registry: selection.registry,
+        revision: selection.revision,
+        enabled_profiles: selection.enabled,
+        default_profile: selection.default_profile,
         effective: EffectiveOsSettings {
             registry: effective.registry.unwrap_or_default(),
             revision: effective.revision.unwrap_or_default(),
@@ -196,18 +223,18 @@ async fn settings(tx: &Tx, wish: Wish, defaults: &OsDefaults) -> Answer<OsSettin
     }))
 }
 
-fn input(wish: Wish) -> OsSettingsInput {
+fn to_input(selection: CatalogSelection) -> OsSettingsInput {
     OsSettingsInput {
-        registry: wish.registry,
-        revision: wish.revision,
-        enabled_profiles: wish.enabled,
-        default_profile: wish.default_profile,
+        registry: selection.registry,
+        revision: selection.revision,
+        enabled_profiles: selection.enabled,
+        default_profile: selection.default_profile,
     }
 }
 
-/// Where the syncs with a registry stand. What is said of them may be about what other projects take, so it is not
-/// shown.
-fn sync(registry: String, state: Option<CycleState>) -> OsSync {
+/// REST form of the state of the syncs with a registry. Messages are omitted, because they may
+/// concern other projects.
+fn sync_resource(registry: String, state: Option<CycleState>) -> OsSync {
     let Some(state) = state else {
         return OsSync {
             registry,
@@ -216,37 +243,37 @@ fn sync(registry: String, state: Option<CycleState>) -> OsSync {
     };
     OsSync {
         registry,
-        request: number(state.wanted),
-        done: number(state.done),
+        request: counter(state.requested),
+        done: counter(state.done),
         step: step(state.progress.step),
         finished: state.progress.finished,
         total: state.progress.total,
         outcome: state.outcome.map(outcome),
         started_at: state.started_at,
         ended_at: state.ended_at,
-        good_at: state.good_at,
+        last_success_at: state.good_at,
         not_before: state.not_before,
     }
 }
 
-fn report(report: Report) -> OsSyncReport {
+fn report_resource(report: SyncReport) -> OsSyncReport {
     OsSyncReport {
         registry: report.registry,
         revision: report.revision,
         outcome: Some(outcome(report.outcome)),
         message: report.message,
-        request: number(report.cycle),
+        request: counter(report.cycle),
         started_at: Some(report.started_at),
         ended_at: Some(report.ended_at),
-        made: report.made,
-        refreshed: report.refreshed,
-        same: report.same,
+        created: report.created,
+        refreshed: report.updated,
+        unchanged: report.unchanged,
         refused: report.refused,
-        findings: report.findings.into_iter().map(finding).collect(),
+        findings: report.findings.into_iter().map(finding_resource).collect(),
     }
 }
 
-fn finding(row: Row) -> OsSyncFinding {
+fn finding_resource(row: SyncFinding) -> OsSyncFinding {
     OsSyncFinding {
         repository: row.repository,
         tag: row.tag,
@@ -258,8 +285,8 @@ fn finding(row: Row) -> OsSyncFinding {
     }
 }
 
-/// What is counted up from nothing.
-fn number(counted: i64) -> U64 {
+/// A counter, which is never negative.
+fn counter(counted: i64) -> U64 {
     U64(u64::try_from(counted).unwrap_or_default())
 }
 
@@ -268,15 +295,15 @@ const fn step(step: CycleStep) -> OsSyncStep {
         CycleStep::Idle => OsSyncStep::Idle,
         CycleStep::Listing => OsSyncStep::Listing,
         CycleStep::Fetching => OsSyncStep::Fetching,
-        CycleStep::Sides => OsSyncStep::Sides,
+        CycleStep::Attachments => OsSyncStep::Attachments,
         CycleStep::Applying => OsSyncStep::Applying,
     }
 }
 
 const fn outcome(outcome: CycleOutcome) -> OsSyncOutcome {
     match outcome {
-        CycleOutcome::Good => OsSyncOutcome::Good,
-        CycleOutcome::Partly => OsSyncOutcome::Partly,
+        CycleOutcome::Good => OsSyncOutcome::Succeeded,
+        CycleOutcome::Partial => OsSyncOutcome::Partial,
         CycleOutcome::Failed => OsSyncOutcome::Failed,
     }
 }

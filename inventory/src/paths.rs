@@ -1,7 +1,7 @@
-//! The ancestor's two families of paths, brought to one form before routing.
+//! Rewrites EIM's two families of paths to one canonical form before routing.
 //!
-//! The project form names the project in the path, the legacy form by its UUID in a header. Some resources have a second
-//! name in either.
+//! The project form names the project in the path, the legacy form by its UUID in a header. Some
+//! resources have a second name in both forms.
 
 use axum::Router;
 use axum::extract::Request;
@@ -9,14 +9,14 @@ use axum::http::Uri;
 use axum::http::uri::PathAndQuery;
 use tower::ServiceExt;
 
-const PROJECT: &str = "/v1/projects/";
-const LEGACY: &str = "/edge-infra.orchestrator.apis/v2/";
+const PROJECT_PREFIX: &str = "/v1/projects/";
+const LEGACY_PREFIX: &str = "/edge-infra.orchestrator.apis/v2/";
 
-/// Marks a request of the legacy form: its project is in the header, not in the path.
+/// Marks a request in the legacy form: its project is in the header, not in the path.
 #[derive(Clone, Copy, Debug)]
-pub struct Legacy;
+pub struct LegacyPath;
 
-/// Other names of resources within a project, longest first.
+/// Other names of resources within a project; longer names come first.
 const ALIASES: &[(&str, &str)] = &[
     ("compute/operating_systems", "compute/os"),
     ("compute/hosts_summary", "compute/hosts/summary"),
@@ -32,7 +32,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("workloads", "compute/workloads"),
 ];
 
-/// Names of resources in the legacy form, which come before [`ALIASES`].
+/// Names of resources in the legacy form. They are tried before [`ALIASES`].
 const LEGACY_NAMES: &[(&str, &str)] = &[
     ("hosts", "compute/hosts"),
     ("hosts_summary", "compute/hosts/summary"),
@@ -40,47 +40,51 @@ const LEGACY_NAMES: &[(&str, &str)] = &[
     ("operating_systems", "compute/os"),
 ];
 
-/// Brings requests to one form before the router sees them.
-pub fn one_form(router: Router) -> Router {
-    Router::new().fallback_service(router.map_request(rewritten))
+/// Rewrites the paths of requests to the canonical form before the router sees them.
+pub fn with_canonical_paths(router: Router) -> Router {
+    Router::new().fallback_service(router.map_request(rewrite_request))
 }
 
-fn rewritten(mut request: Request) -> Request {
-    let Some((path, legacy)) = canonical(request.uri().path()) else {
+fn rewrite_request(mut request: Request) -> Request {
+    let Some((path, legacy)) = canonical_path(request.uri().path()) else {
         return request;
     };
     let text = match request.uri().query() {
         None => path,
         Some(query) => format!("{path}?{query}"),
     };
-    // What a URI was made of makes a URI again; if not, the path as it came is answered with 404.
+    // A URI built from parts of a URI is always valid. If not, the original path gets a 404.
     if let Ok(path_and_query) = text.parse::<PathAndQuery>() {
         let mut parts = request.uri().clone().into_parts();
         parts.path_and_query = Some(path_and_query);
         if let Ok(uri) = Uri::from_parts(parts) {
             *request.uri_mut() = uri;
             if legacy {
-                request.extensions_mut().insert(Legacy);
+                request.extensions_mut().insert(LegacyPath);
             }
         }
     }
     request
 }
 
-/// The one form of a path and whether it was of the legacy form; none if the path has it already.
-fn canonical(path: &str) -> Option<(String, bool)> {
+/// Canonical form of a path, and whether the path was in the legacy form. None if the path is
+/// canonical.
+fn canonical_path(path: &str) -> Option<(String, bool)> {
     let trimmed = path.trim_end_matches('/');
-    if let Some(rest) = trimmed.strip_prefix(LEGACY) {
-        let named = replaced(LEGACY_NAMES, rest).or_else(|| renamed(rest));
+    if let Some(rest) = trimmed.strip_prefix(LEGACY_PREFIX) {
+        let resource_path = replace_prefix(LEGACY_NAMES, rest).or_else(|| replace_alias(rest));
         return Some((
-            format!("{PROJECT}-/{}", named.unwrap_or_else(|| rest.to_owned())),
+            format!(
+                "{PROJECT_PREFIX}-/{}",
+                resource_path.unwrap_or_else(|| rest.to_owned())
+            ),
             true,
         ));
     }
-    let aliased = trimmed.strip_prefix(PROJECT).and_then(|rest| {
+    let aliased = trimmed.strip_prefix(PROJECT_PREFIX).and_then(|rest| {
         let (project, rest) = rest.split_once('/')?;
-        let rest = renamed(rest)?;
-        Some(format!("{PROJECT}{project}/{rest}"))
+        let rest = replace_alias(rest)?;
+        Some(format!("{PROJECT_PREFIX}{project}/{rest}"))
     });
     match aliased {
         Some(path) => Some((path, false)),
@@ -89,15 +93,16 @@ fn canonical(path: &str) -> Option<(String, bool)> {
     }
 }
 
-/// The path with the one name of what it names by another; none if it has it already.
-fn renamed(path: &str) -> Option<String> {
-    profiles(path)
-        .or_else(|| replaced(ALIASES, path))
-        .or_else(|| sites(path))
+/// The path with an alias replaced by the canonical name. None if it contains no alias.
+fn replace_alias(path: &str) -> Option<String> {
+    telemetry_profiles_path(path)
+        .or_else(|| replace_prefix(ALIASES, path))
+        .or_else(|| nested_site_path(path))
 }
 
-/// Telemetry profiles are also found below a group. Which one is nobody's business: there are none.
-fn profiles(path: &str) -> Option<String> {
+/// Telemetry profiles are also available below a group. The group is ignored: there are no
+/// profiles.
+fn telemetry_profiles_path(path: &str) -> Option<String> {
     let (group, of_group) = path.strip_prefix("telemetry/")?.split_once('/')?;
     let (_id, rest) = of_group.split_once('/')?;
     match (group, rest) {
@@ -107,16 +112,16 @@ fn profiles(path: &str) -> Option<String> {
     }
 }
 
-/// Sites are also found below a region. Which one is nobody's business there: clients send its id, a star, any word or
-/// nothing at all.
-fn sites(path: &str) -> Option<String> {
+/// Sites are also available below a region. The region is ignored there: clients send its id, a
+/// star, any text or nothing.
+fn nested_site_path(path: &str) -> Option<String> {
     let (_region, rest) = path.strip_prefix("regions/")?.split_once('/')?;
     let more = rest.strip_prefix("sites")?;
     (more.is_empty() || more.starts_with('/')).then(|| rest.to_owned())
 }
 
-/// The path with the first name that it begins with replaced.
-fn replaced(names: &[(&str, &str)], path: &str) -> Option<String> {
+/// Replaces the first name with which the path begins.
+fn replace_prefix(names: &[(&str, &str)], path: &str) -> Option<String> {
     names.iter().find_map(|(name, new)| {
         let rest = path.strip_prefix(name)?;
         (rest.is_empty() || rest.starts_with('/')).then(|| format!("{new}{rest}"))
@@ -176,12 +181,12 @@ mod tests {
             "/",
         ]
         .map(|path| {
-            let shown = match canonical(path) {
+            let result = match canonical_path(path) {
                 None => "stays".to_owned(),
                 Some((path, false)) => path,
                 Some((path, true)) => format!("{path} (legacy)"),
             };
-            format!("{path}\n  {shown}")
+            format!("{path}\n  {result}")
         });
         insta::assert_snapshot!(table.join("\n"));
     }

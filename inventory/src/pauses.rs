@@ -1,27 +1,27 @@
-//! `pauses`: where nothing new starts.
+//! `pauses`: scopes in which no new updates start.
 
 use axum::extract::State;
 use evenkeel_api::Empty;
 use evenkeel_api::pause::{PauseInput, PauseList, PauseResource};
-use evenkeel_domain::order::reason;
+use evenkeel_domain::order::parse_reason;
 use evenkeel_domain::pause::{Pause, PauseScope};
 use evenkeel_store::{StoreError, Tx, pauses};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
-use crate::call::{Call, named_of_path};
+use crate::call::{Call, parse_path_id};
 use crate::extract::{Json, Params, Path};
-use crate::listing::few::{Page, PageParams};
+use crate::listing::short_list::{PageParams, PageQuery};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
-const WHAT: &str = "pause";
+const RESOURCE_KIND: &str = "pause";
 
-/// Where a pause holds.
+/// The scope of a pause.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub struct At {
+pub struct PausePath {
     /// The name of the project.
     #[serde(rename = "projectName")]
     _project_name: String,
@@ -29,55 +29,60 @@ pub struct At {
     scope: String,
 }
 
-/// List the pauses.
+/// List pauses
+///
+/// The oldest pauses come first.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject, PageParams),
-    responses((status = 200, description = "The pauses, longest first.", body = PauseList), Problem),
+    responses((status = 200, description = "The pauses, oldest first.", body = PauseList), Problem),
 )]
 pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> Answer<PauseList> {
-    let page = Page::of(&params)?;
+    let page = PageQuery::from_params(&params)?;
     let tx = app.read(&call).await?;
     let all = pauses::all(&tx).await?;
-    let few = page.of_all(all);
+    let part = page.paginate(all);
     Ok(Json(PauseList {
-        pauses: few.items.iter().map(resource).collect(),
-        total_elements: few.total_elements,
-        has_next: few.has_next,
-        next_page_token: few.next_page_token,
+        pauses: part.items.iter().map(resource).collect(),
+        total_elements: part.total_elements,
+        has_next: part.has_next,
+        next_page_token: part.next_page_token,
     }))
 }
 
-/// Show a pause.
+/// Get a pause
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(At),
+    get, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath),
     responses((status = 200, description = "The pause.", body = PauseResource), Problem),
 )]
 pub async fn get_pause(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<At>,
+    Path(path): Path<PausePath>,
 ) -> Answer<PauseResource> {
     let tx = app.read(&call).await?;
-    let found = find(&tx, &path).await?;
-    Ok(Json(resource(&found)))
+    let pause = find_pause(&tx, &path).await?;
+    Ok(Json(resource(&pause)))
 }
 
-/// Start nothing new here until the pause is taken back. What goes on goes on.
+/// Pause updates
+///
+/// No new update starts in the scope until the pause is removed. Updates that have started
+/// continue.
 #[utoipa::path(
-    put, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(At), request_body = PauseInput,
+    put, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath), request_body = PauseInput,
     responses((status = 200, description = "The pause.", body = PauseResource), Problem),
 )]
 pub async fn put_pause(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<At>,
+    Path(path): Path<PausePath>,
     Json(body): Json<PauseInput>,
 ) -> Answer<PauseResource> {
-    let (tx, by) = app.write_by_name(&call).await?;
-    let scope: PauseScope = named_of_path("scope", WHAT, &path.scope)?;
+    let (tx, by) = app.write_as_caller(&call).await?;
+    let scope: PauseScope = parse_path_id("scope", RESOURCE_KIND, &path.scope)?;
     let pause = Pause {
         scope,
-        reason: reason(&body.reason)?,
+        reason: parse_reason(&body.reason)?,
         by,
         at: app.clock.now(),
     };
@@ -86,32 +91,36 @@ pub async fn put_pause(
     Ok(Json(resource(&pause)))
 }
 
-/// Take a pause back. Other pauses stay, and an assignment that stopped after failures stays stopped.
+/// Remove a pause
+///
+/// Other pauses stay in effect, and an assignment that stopped after failures stays stopped.
 #[utoipa::path(
-    delete, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(At),
-    responses((status = 200, description = "It is taken back.", body = Empty), Problem),
+    delete, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(PausePath),
+    responses((status = 200, description = "The pause is removed.", body = Empty), Problem),
 )]
 pub async fn delete_pause(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<At>,
+    Path(path): Path<PausePath>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let found = find(&tx, &path).await?;
-    pauses::clear(&tx, found.scope).await?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let pause = find_pause(&tx, &path).await?;
+    pauses::clear(&tx, pause.scope).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-async fn find(tx: &Tx, path: &At) -> Result<Pause, Problem> {
-    let scope: PauseScope = named_of_path("scope", WHAT, &path.scope)?;
-    let found = pauses::find(tx, scope).await?;
-    Ok(found.ok_or(StoreError::NotFound { what: WHAT })?)
+async fn find_pause(tx: &Tx, path: &PausePath) -> Result<Pause, Problem> {
+    let scope: PauseScope = parse_path_id("scope", RESOURCE_KIND, &path.scope)?;
+    let pause = pauses::find(tx, scope).await?;
+    Ok(pause.ok_or(StoreError::NotFound {
+        what: RESOURCE_KIND,
+    })?)
 }
 
-/// A pause on the wire.
+/// REST form of a pause.
 pub fn resource(pause: &Pause) -> PauseResource {
     PauseResource {
         scope: pause.scope.to_string(),

@@ -1,7 +1,7 @@
-//! Errors to problem documents: every error has its row here.
+//! Converts errors to problem documents. Every error is handled here.
 
-mod documented;
 mod kind;
+mod openapi_responses;
 
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -13,25 +13,25 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_kit::chain;
 use evenkeel_store::{Conflict, StoreError};
 
-pub use documented::documented;
 use kind::Kind;
+pub use openapi_responses::documented_responses;
 
-/// A request that cannot be served, and what is said about it.
+/// Why a request cannot be served, as reported to the client.
 #[derive(Clone, Debug)]
 pub struct Problem {
     kind: Kind,
     message: String,
-    place: Option<Place>,
+    location: Option<ProblemLocation>,
     position: Option<usize>,
     hint: Option<String>,
 }
 
-/// What of a request is wrong.
+/// The part of a request that is wrong.
 #[derive(Clone, Debug)]
-enum Place {
+enum ProblemLocation {
     /// A field of the body.
     Field(String),
-    /// A parameter of the query, the path or the head.
+    /// A query or path parameter, or a header.
     Parameter(String),
 }
 
@@ -40,31 +40,33 @@ impl Problem {
         Self {
             kind,
             message: message.into(),
-            place: None,
+            location: None,
             position: None,
             hint: None,
         }
     }
 
-    fn at(self, place: Place) -> Self {
+    fn with_location(self, location: ProblemLocation) -> Self {
         Self {
-            place: Some(place),
+            location: Some(location),
             ..self
         }
     }
 
-    /// A field of the body cannot be what it is. One inside of another is named `outer.inner` or `outer[0]`.
+    /// A field of the body is invalid. A nested field is named `outer.inner` or `outer[0]`.
     pub fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
-        Self::new(Kind::Invalid, format!("{field}: {why}")).at(Place::Field(field.to_owned()))
+        Self::new(Kind::Invalid, format!("{field}: {why}"))
+            .with_location(ProblemLocation::Field(field.to_owned()))
     }
 
-    /// A parameter cannot be what it is.
+    /// A parameter is invalid.
     pub fn parameter(name: &str, why: impl std::fmt::Display) -> Self {
-        Self::new(Kind::Invalid, format!("{name}: {why}")).at(Place::Parameter(name.to_owned()))
+        Self::new(Kind::Invalid, format!("{name}: {why}"))
+            .with_location(ProblemLocation::Parameter(name.to_owned()))
     }
 
-    /// A parameter is in a language of its own, and this is none of its sentences.
-    pub fn not_understood(name: &str, bad: &BadFilter) -> Self {
+    /// A filter or an order cannot be parsed. The problem has the position of the error and a hint.
+    pub fn invalid_expression(name: &str, bad: &BadFilter) -> Self {
         Self {
             position: Some(bad.position),
             hint: bad.hint.clone(),
@@ -72,64 +74,68 @@ impl Problem {
         }
     }
 
-    /// The same problem, whose field stands in a parameter and not in the body.
-    pub fn of_parameter(self) -> Self {
-        let place = self.place.map(|place| match place {
-            Place::Field(name) | Place::Parameter(name) => Place::Parameter(name),
+    /// The same problem for a parameter instead of a field of the body.
+    pub fn into_parameter(self) -> Self {
+        let location = self.location.map(|location| match location {
+            ProblemLocation::Field(name) | ProblemLocation::Parameter(name) => {
+                ProblemLocation::Parameter(name)
+            }
         });
-        Self { place, ..self }
+        Self { location, ..self }
     }
 
-    /// The request cannot be read.
+    /// The request cannot be parsed.
     pub fn malformed(why: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, why)
     }
 
-    /// Nobody known asks.
+    /// The caller is not authenticated.
     pub fn unauthenticated(why: impl Into<String>) -> Self {
         Self::new(Kind::Unauthenticated, why)
     }
 
-    /// Who asks may not.
+    /// The caller has no permission.
     pub fn forbidden(why: impl Into<String>) -> Self {
         Self::new(Kind::Forbidden, why)
     }
 
-    /// What is asked for makes sense, but not as things are.
+    /// The request is valid, but not in the current state.
     pub fn precondition(why: impl Into<String>) -> Self {
         Self::new(Kind::Precondition, why)
     }
 
-    /// The body is larger than it may be.
+    /// The body is too large.
     pub fn too_large() -> Self {
         Self::new(Kind::TooLarge, "the body is larger than it may be")
     }
 
-    /// The request took longer than it may.
-    pub fn too_slow() -> Self {
+    /// The request timed out.
+    pub fn timed_out() -> Self {
         Self::new(Kind::TooSlow, "request timeout")
     }
 
-    /// Too many ask for the same at once.
-    pub fn crowded(why: impl Into<String>) -> Self {
+    /// Too many requests of this kind run at the same time.
+    pub fn overloaded(why: impl Into<String>) -> Self {
         Self::new(Kind::Unavailable, why)
     }
 
-    /// Something went wrong that the caller cannot mend. The log says what.
+    /// An internal error that the caller cannot fix. The log has the cause.
     pub fn internal() -> Self {
         Self::new(Kind::Internal, "something went wrong on our side")
     }
 
-    /// What is sent, for a request with this id.
+    /// The problem document for a request with this id.
     pub fn body(&self, request_id: &str) -> api::Problem {
         let instance = match request_id {
             "" => String::new(),
             id => format!("urn:evenkeel:request:{id}"),
         };
-        let (field, pointer, parameter) = match &self.place {
+        let (field, pointer, parameter) = match &self.location {
             None => (None, None, None),
-            Some(Place::Field(name)) => (Some(name.clone()), Some(pointer(name)), None),
-            Some(Place::Parameter(name)) => (Some(name.clone()), None, Some(name.clone())),
+            Some(ProblemLocation::Field(name)) => (Some(name.clone()), Some(pointer(name)), None),
+            Some(ProblemLocation::Parameter(name)) => {
+                (Some(name.clone()), None, Some(name.clone()))
+            }
         };
         api::Problem {
             code: self.kind.code().to_owned(),
@@ -147,8 +153,8 @@ impl Problem {
         }
     }
 
-    /// The answer to a request with this id.
-    pub fn answer(&self, request_id: &str) -> Response {
+    /// The response to a request with this id.
+    pub fn to_response(&self, request_id: &str) -> Response {
         let body = axum::Json(self.body(request_id));
         let mut response = (self.kind.status(), body).into_response();
         let headers = response.headers_mut();
@@ -168,7 +174,8 @@ impl Problem {
     }
 }
 
-/// A field as RFC 6901 points at it from within an address: `rules.suites[0]` is `#/rules/suites/0`.
+/// JSON pointer to a field as a URI fragment (RFC 6901): `rules.suites[0]` becomes
+/// `#/rules/suites/0`.
 fn pointer(field: &str) -> String {
     let mut pointer = String::from("#");
     for part in field.split(['.', '[']) {
@@ -192,10 +199,10 @@ fn pointer(field: &str) -> String {
     pointer
 }
 
-/// The layer around all handlers renders it again with the id of the request.
+/// The middleware around all handlers builds the response again, with the id of the request.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = self.answer("");
+        let mut response = self.to_response("");
         response.extensions_mut().insert(self);
         response
     }
@@ -210,15 +217,15 @@ impl From<Invalid> for Problem {
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Self {
         let kind = match error {
-            // The token may be a good one: who signed it has not been heard of yet.
-            AuthError::KeysAway => Kind::Unavailable,
+            // The token may be valid: the keys of its issuer were not fetched yet.
+            AuthError::KeysUnavailable => Kind::Unavailable,
             _ => Kind::Unauthenticated,
         };
         Self::new(kind, error.to_string())
     }
 }
 
-/// Every error has its row here. A new one does not compile until it has.
+/// Handles every error explicitly: a new variant does not compile until it is added here.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         use StoreError as E;
@@ -231,17 +238,20 @@ impl From<StoreError> for Problem {
         };
         match kind {
             Kind::Unavailable if matches!(error, E::Busy(_)) => {
-                tracing::warn!(error = %chain(&error), "a request waited too long for others");
-                Self::new(kind, "others are changing this; try again in a moment")
+                tracing::warn!(error = %chain(&error), "a request waited too long for a lock");
+                Self::new(
+                    kind,
+                    "another request is changing this; try again in a moment",
+                )
             }
             Kind::Unavailable => {
-                tracing::warn!(error = %chain(&error), "the database is away, or does not answer in time");
+                tracing::warn!(error = %chain(&error), "the database is unreachable or does not answer in time");
                 Self::new(
                     kind,
                     "the database cannot be reached; try again in a moment",
                 )
             }
-            // Nothing about the inside leaves the house; the log has the whole chain.
+            // Internal details are not sent to clients; the log has the whole chain.
             Kind::Internal => {
                 tracing::error!(error = %chain(&error), "request failed");
                 Self::internal()
@@ -249,16 +259,17 @@ impl From<StoreError> for Problem {
             _ => {
                 let problem = Self::new(kind, error.to_string());
                 match &error {
-                    // Of two fields that are taken together the first is pointed at.
+                    // If two fields together are a duplicate, the problem points at the first.
                     E::Conflict(
-                        Conflict::Taken { field, .. } | Conflict::Dangling { field, .. },
+                        Conflict::AlreadyExists { field, .. }
+                        | Conflict::MissingReference { field, .. },
                     ) => {
                         let first = field.split(' ').next().unwrap_or_default();
-                        problem.at(Place::Field(first.to_owned()))
+                        problem.with_location(ProblemLocation::Field(first.to_owned()))
                     }
-                    // Only regions lie in each other.
-                    E::Conflict(Conflict::InItself { .. } | Conflict::TooDeep { .. }) => {
-                        problem.at(Place::Field("parentId".to_owned()))
+                    // Only regions can contain each other.
+                    E::Conflict(Conflict::Cyclic { .. } | Conflict::TooDeep { .. }) => {
+                        problem.with_location(ProblemLocation::Field("parentId".to_owned()))
                     }
                     _ => problem,
                 }
@@ -288,7 +299,7 @@ impl From<BytesRejection> for Problem {
     }
 }
 
-/// There is nothing at this path.
+/// Fallback for unknown paths.
 pub async fn no_such_path(uri: Uri) -> Problem {
     Problem::new(
         Kind::NoSuchPath,
@@ -296,7 +307,7 @@ pub async fn no_such_path(uri: Uri) -> Problem {
     )
 }
 
-/// The path does not take this method.
+/// Fallback for methods that a path does not support.
 pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
     Problem::new(
         Kind::NoSuchMethod,
@@ -314,32 +325,32 @@ mod tests {
         assert_eq!(body.field.as_deref(), Some("packageRules.suites"));
         assert_eq!(body.pointer.as_deref(), Some("#/packageRules/suites"));
         assert_eq!(body.parameter, None);
-        let body = Problem::invalid("hostId", "no").of_parameter().body("");
+        let body = Problem::invalid("hostId", "no").into_parameter().body("");
         assert_eq!(body.field.as_deref(), Some("hostId"));
         assert_eq!(body.pointer, None);
         assert_eq!(body.parameter.as_deref(), Some("hostId"));
     }
 
     #[test]
-    fn a_pointer_can_stand_in_an_address() {
-        for (field, wanted) in [
+    fn a_pointer_is_a_valid_uri_fragment() {
+        for (field, expected) in [
             ("siteId", "#/siteId"),
             ("metadata[0].key", "#/metadata/0/key"),
             ("a/b~c", "#/a~1b~0c"),
             ("a b\u{e4}", "#/a%20b%c3%a4"),
         ] {
-            assert_eq!(pointer(field), wanted, "{field}");
+            assert_eq!(pointer(field), expected, "{field}");
         }
     }
 
     #[test]
-    fn what_may_work_in_a_moment_says_when() {
-        let response = Problem::crowded("too many").answer("");
+    fn temporary_problems_have_a_retry_after_header() {
+        let response = Problem::overloaded("too many").to_response("");
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        let response = Problem::from(AuthError::KeysAway).answer("");
+        let response = Problem::from(AuthError::KeysUnavailable).to_response("");
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        let response = Problem::too_slow().answer("");
+        let response = Problem::timed_out().to_response("");
         assert!(!response.headers().contains_key(header::RETRY_AFTER));
     }
 }

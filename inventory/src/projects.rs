@@ -1,4 +1,4 @@
-//! `/v1/projects`: what belongs together and is seen by nobody else.
+//! `/v1/projects`: isolated tenants.
 
 use axum::extract::State;
 use evenkeel_api::Empty;
@@ -13,21 +13,23 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
-use crate::call::{Call, project_name_of_path};
+use crate::call::{Call, parse_project_name};
 use crate::extract::{Json, Params, Path};
 use crate::problem::Problem;
 use crate::shape::Answer;
 
-/// A project by its name.
+/// A project, by name.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub struct ByName {
+pub struct ProjectPath {
     /// The name of the project.
     #[serde(rename = "projectName")]
     name: String,
 }
 
-/// List the projects that the caller may see.
+/// List projects
+///
+/// Lists the projects that the caller may read.
 #[utoipa::path(
     get, path = "/v1/projects", tag = "projects",
     responses((status = 200, description = "The projects.", body = Vec<ProjectResource>), Problem),
@@ -40,15 +42,15 @@ pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<Pro
     }
     let tx = app.store.fleet().await?;
     let all = projects::list(&tx).await?;
-    let seen = all
+    let visible = all
         .into_iter()
         .filter(|project| caller.may_read(project.id.uuid()));
-    Ok(Json(seen.map(resource).collect()))
+    Ok(Json(visible.map(resource).collect()))
 }
 
-/// Show a project.
+/// Get a project
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}", tag = "projects", params(ByName),
+    get, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath),
     responses((status = 200, description = "The project.", body = ProjectResource), Problem),
 )]
 pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectResource> {
@@ -58,38 +60,48 @@ pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectRe
     Ok(Json(resource(project)))
 }
 
-/// Whether a project that is there is described anew.
+/// Query parameters of the creation of a project.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct PutParams {
-    /// Describe a project that is there anew, instead of refusing.
+    /// Update the description of an existing project, instead of refusing the request.
     update_if_exists: Option<bool>,
 }
 
-/// Make a project.
+/// Create a project
+///
+/// Requires the administrator role. Refused if the project exists, unless `update_if_exists` is
+/// true.
 #[utoipa::path(
-    put, path = "/v1/projects/{projectName}", tag = "projects", params(ByName, PutParams),
+    put, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath, PutParams),
     request_body = ProjectInput,
     responses((status = 200, description = "The project.", body = ProjectResource), Problem),
 )]
 pub async fn put_project(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<ByName>,
+    Path(path): Path<ProjectPath>,
     params: Params,
     Json(body): Json<ProjectInput>,
 ) -> Answer<ProjectResource> {
     let update = params.flag("update_if_exists")?;
     let tx = app.administrate(&call).await?;
     let name = ProjectName::parse("name", &path.name)?;
-    text::check("description", &body.description, 200, text::TEXT)?;
+    text::check(
+        "description",
+        &body.description,
+        200,
+        text::TEXT_PUNCTUATION,
+    )?;
     let now = app.clock.now();
     let project = match projects::find_by_name(&tx, name.as_str()).await {
-        Ok(known) if update => projects::describe(&tx, known.id, &body.description, now).await?,
+        Ok(existing) if update => {
+            projects::describe(&tx, existing.id, &body.description, now).await?
+        }
         Ok(_) | Err(StoreError::NotFound { .. }) => {
             projects::create(&tx, &name, &body.description, now).await?
         }
@@ -99,32 +111,34 @@ pub async fn put_project(
     Ok(Json(resource(project)))
 }
 
-/// Whether a project that holds hosts goes, for the document.
+/// Query parameters of the deletion of a project.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct DeleteParams {
-    /// Delete the project although it holds hosts, and these with it, instead of refusing.
+    /// Also delete a project that has hosts, together with its hosts.
     force: Option<bool>,
 }
 
-/// Delete a project with all that is in it. If it holds hosts, `force` must say so.
+/// Delete a project with all its resources
+///
+/// Requires the administrator role. Refused if the project has hosts, unless `force` is true.
 #[utoipa::path(
-    delete, path = "/v1/projects/{projectName}", tag = "projects", params(ByName, DeleteParams),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    delete, path = "/v1/projects/{projectName}", tag = "projects", params(ProjectPath, DeleteParams),
+    responses((status = 200, description = "The project is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_project(
     State(app): State<App>,
     call: Call,
-    Path(path): Path<ByName>,
+    Path(path): Path<ProjectPath>,
     params: Params,
 ) -> Answer<Empty> {
     let force = params.flag("force")?;
     let tx = app.administrate(&call).await?;
-    let name = project_name_of_path(&path.name)?;
+    let name = parse_project_name(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
     projects::delete(&tx, project.id, force).await?;
     tx.commit().await?;

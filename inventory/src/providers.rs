@@ -1,4 +1,4 @@
-//! `providers`: who brings machines. They are made and deleted, never changed.
+//! `providers`: sources of machines. They can be created and deleted, not changed.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -10,16 +10,16 @@ use evenkeel_domain::provider::{Provider, ProviderKind, ProviderSpec, ProviderVe
 use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, providers};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
+use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 use crate::{App, Inventory};
 
-const WHAT: &str = "provider_resource";
+const RESOURCE_KIND: &str = "provider_resource";
 
-/// List the providers.
+/// List providers
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject, ListParams),
     responses((status = 200, description = "The providers.", body = ProviderList), Problem),
@@ -32,10 +32,9 @@ pub async fn list_providers(
     listing::answer(Providers, &app, &call, &params).await
 }
 
-/// The list of providers.
 struct Providers;
 
-impl Listed for Providers {
+impl Listable for Providers {
     const RESOURCE: Resource = Resource::Provider;
     const KEY: &'static str = "providers";
     type Item = ProviderResource;
@@ -46,14 +45,14 @@ impl Listed for Providers {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<ProviderResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(ProviderId::from_bits).collect();
-        let found = providers::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |provider: &Provider| provider.id.bits());
-        Ok(found.iter().map(resource).collect())
+        let provider_ids: Vec<_> = ids.iter().copied().map(ProviderId::from_bits).collect();
+        let providers = providers::find_many(tx, &provider_ids).await?;
+        let providers = in_order(ids, providers, |provider: &Provider| provider.id.bits());
+        Ok(providers.iter().map(resource).collect())
     }
 }
 
-/// Make a provider.
+/// Create a provider
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject),
     request_body = ProviderInput,
@@ -65,12 +64,12 @@ pub async fn create_provider(
     Json(body): Json<ProviderInput>,
 ) -> Answer<ProviderResource> {
     let tx = app.write(&call).await?;
-    let made = providers::create(&tx, &spec(body)?, app.clock.now()).await?;
+    let provider = providers::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
     tx.commit().await?;
-    Ok(Json(resource(&made)))
+    Ok(Json(resource(&provider)))
 }
 
-/// Show a provider.
+/// Get a provider
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/providers/{resourceId}", tag = "day zero", params(Item),
     responses((status = 200, description = "The provider.", body = ProviderResource), Problem),
@@ -81,15 +80,17 @@ pub async fn get_provider(
     Path(path): Path<Item>,
 ) -> Answer<ProviderResource> {
     let tx = app.read(&call).await?;
-    let id: ProviderId = id_of_path(WHAT, &path.resource_id)?;
+    let id: ProviderId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let provider = providers::find(&tx, id).await?;
     Ok(Json(resource(&provider)))
 }
 
-/// Delete a provider that brought no host.
+/// Delete a provider
+///
+/// Refused while a host refers to it.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/providers/{resourceId}", tag = "day zero", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The provider is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_provider(
     State(app): State<App>,
@@ -97,13 +98,13 @@ pub async fn delete_provider(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: ProviderId = id_of_path(WHAT, &path.resource_id)?;
+    let id: ProviderId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     providers::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-fn spec(body: ProviderInput) -> Result<ProviderSpec, Problem> {
+fn parse_spec(body: ProviderInput) -> Result<ProviderSpec, Problem> {
     let kind = match body.provider_kind {
         wire::ProviderKind::Unspecified => ProviderKind::Unspecified,
         wire::ProviderKind::Baremetal => ProviderKind::Baremetal,
@@ -122,7 +123,7 @@ fn spec(body: ProviderInput) -> Result<ProviderSpec, Problem> {
     )?)
 }
 
-/// A provider on the wire.
+/// REST form of a provider.
 pub fn resource(provider: &Provider) -> ProviderResource {
     let spec = &provider.spec;
     ProviderResource {

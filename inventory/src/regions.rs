@@ -1,4 +1,4 @@
-//! `regions`: the parts of the world that sites lie in.
+//! `regions`: they contain sites and other regions.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -6,36 +6,36 @@ use evenkeel_api::Empty;
 use evenkeel_api::region::{RegionInput, RegionList, RegionResource};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::RegionId;
-use evenkeel_domain::place::{Region, RegionSpec};
+use evenkeel_domain::location::{Region, RegionSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::related::{self, Wanted};
+use evenkeel_store::related::{self, RelatedIds};
 use evenkeel_store::{Tx, regions};
 use utoipa::IntoParams;
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
-use crate::places::{Places, labels, metadata};
+use crate::listing::{self, ListParams, Listable};
+use crate::location_tree::{LocationTree, labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
 use crate::{App, Inventory};
 
-const WHAT: &str = "region_resource";
+const RESOURCE_KIND: &str = "region_resource";
 
-/// What else to show of regions, for the document.
+/// Additional query parameters of the list of regions.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct TotalParams {
-    /// Whether to count the sites in each region and below it.
+    /// Whether to count the sites in each region, including those in the regions below it.
     show_total_sites: Option<bool>,
 }
 
-/// List the regions.
+/// List regions
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject, ListParams, TotalParams),
     responses((status = 200, description = "The regions.", body = RegionList), Problem),
@@ -49,13 +49,12 @@ pub async fn list_regions(
     listing::answer(Regions { with_totals }, &app, &call, &params).await
 }
 
-/// The list of regions.
 struct Regions {
-    /// Whether their sites are counted.
+    /// Whether to count their sites.
     with_totals: bool,
 }
 
-impl Listed for Regions {
+impl Listable for Regions {
     const RESOURCE: Resource = Resource::Region;
     const KEY: &'static str = "regions";
     type Item = RegionResource;
@@ -66,13 +65,13 @@ impl Listed for Regions {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<RegionResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(RegionId::from_bits).collect();
-        let found = regions::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |region: &Region| region.id.bits());
-        let mut answer = resources(tx, &found).await?;
+        let region_ids: Vec<_> = ids.iter().copied().map(RegionId::from_bits).collect();
+        let regions = regions::find_many(tx, &region_ids).await?;
+        let regions = in_order(ids, regions, |region: &Region| region.id.bits());
+        let mut answer = load_resources(tx, &regions).await?;
         if self.with_totals {
-            let totals = regions::count_sites(tx, &wanted).await?;
-            for (resource, region) in answer.iter_mut().zip(&found) {
+            let totals = regions::count_sites(tx, &region_ids).await?;
+            for (resource, region) in answer.iter_mut().zip(&regions) {
                 let total = totals.get(&region.id).copied().unwrap_or_default();
                 resource.total_sites = i32::try_from(total).unwrap_or(i32::MAX);
             }
@@ -81,7 +80,7 @@ impl Listed for Regions {
     }
 }
 
-/// Make a region.
+/// Create a region
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject), request_body = RegionInput,
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
@@ -92,13 +91,13 @@ pub async fn create_region(
     Json(body): Json<RegionInput>,
 ) -> Answer<RegionResource> {
     let tx = app.write(&call).await?;
-    let made = regions::create(&tx, &spec(body)?, app.clock.now()).await?;
-    let answer = one(&tx, &made).await?;
+    let region = regions::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
+    let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show a region.
+/// Get a region
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     responses((status = 200, description = "The region.", body = RegionResource), Problem),
@@ -109,12 +108,14 @@ pub async fn get_region(
     Path(path): Path<Item>,
 ) -> Answer<RegionResource> {
     let tx = app.read(&call).await?;
-    let id: RegionId = id_of_path(WHAT, &path.resource_id)?;
+    let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let region = regions::find(&tx, id).await?;
-    one(&tx, &region).await
+    load_region_resource(&tx, &region).await
 }
 
-/// Describe a region anew. What is left out is emptied.
+/// Replace a region
+///
+/// Fields that are missing are cleared.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
     request_body = RegionInput,
@@ -127,14 +128,16 @@ pub async fn put_region(
     Json(body): Json<RegionInput>,
 ) -> Answer<RegionResource> {
     let tx = app.write(&call).await?;
-    let id: RegionId = id_of_path(WHAT, &path.resource_id)?;
-    let region = regions::change(&tx, id, &spec(body)?, app.clock.now()).await?;
-    let answer = one(&tx, &region).await?;
+    let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let region = regions::change(&tx, id, &parse_spec(body)?, app.clock.now()).await?;
+    let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change a region.
+/// Change a region
+///
+/// Fields that the body does not name stay unchanged.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item, MaskParams),
     request_body = RegionInput,
@@ -148,21 +151,23 @@ pub async fn patch_region(
     change: Change<RegionInput>,
 ) -> Answer<RegionResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: RegionId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let region = regions::find(&tx, id).await?;
-    let wanted = change.over(&input(&region), params.text("fieldMask"))?;
-    let region = regions::change(&tx, id, &spec(wanted)?, app.clock.now()).await?;
-    let answer = one(&tx, &region).await?;
+    let desired = change.apply_to(&to_input(&region), params.text("fieldMask"))?;
+    let region = regions::change(&tx, id, &parse_spec(desired)?, app.clock.now()).await?;
+    let answer = load_region_resource(&tx, &region).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Delete a region that holds neither regions nor sites.
+/// Delete a region
+///
+/// Refused while it contains regions or sites.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/regions/{resourceId}", tag = "regions", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The region is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_region(
     State(app): State<App>,
@@ -170,13 +175,13 @@ pub async fn delete_region(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: RegionId = id_of_path(WHAT, &path.resource_id)?;
+    let id: RegionId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     regions::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-fn spec(body: RegionInput) -> Result<RegionSpec, Problem> {
+fn parse_spec(body: RegionInput) -> Result<RegionSpec, Problem> {
     Ok(RegionSpec {
         name: Name::parse("name", &body.name)?,
         parent: optional_id("parentId", &body.parent_id)?,
@@ -184,8 +189,8 @@ fn spec(body: RegionInput) -> Result<RegionSpec, Problem> {
     })
 }
 
-/// What a region is, as it would be asked for.
-fn input(region: &Region) -> RegionInput {
+/// The input that describes a region.
+fn to_input(region: &Region) -> RegionInput {
     let spec = &region.spec;
     RegionInput {
         name: spec.name.to_string(),
@@ -194,19 +199,19 @@ fn input(region: &Region) -> RegionInput {
     }
 }
 
-async fn one(tx: &Tx, region: &Region) -> Answer<RegionResource> {
-    let mut found = resources(tx, std::slice::from_ref(region)).await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+async fn load_region_resource(tx: &Tx, region: &Region) -> Answer<RegionResource> {
+    let mut resources = load_resources(tx, std::slice::from_ref(region)).await?;
+    resources.pop().map(Json).ok_or_else(Problem::internal)
 }
 
-async fn resources(tx: &Tx, found: &[Region]) -> Result<Vec<RegionResource>, Problem> {
-    let parents = found.iter().filter_map(|region| region.spec.parent);
-    let wanted = Wanted {
+async fn load_resources(tx: &Tx, regions: &[Region]) -> Result<Vec<RegionResource>, Problem> {
+    let parents = regions.iter().filter_map(|region| region.spec.parent);
+    let related_ids = RelatedIds {
         regions: parents.collect(),
-        ..Wanted::default()
+        ..RelatedIds::default()
     };
-    let related = related::read(tx, &wanted).await?;
-    let places = Places::of(&related);
-    let whole = |region| places.region_resource(region);
-    Ok(found.iter().map(whole).collect())
+    let related = related::load(tx, &related_ids).await?;
+    let locations = LocationTree::from_related(&related);
+    let render = |region| locations.region_resource(region);
+    Ok(regions.iter().map(render).collect())
 }

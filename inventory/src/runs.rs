@@ -1,4 +1,4 @@
-//! `os-update-runs`: what happened.
+//! `os-update-runs`: past and current updates.
 
 mod shape;
 
@@ -9,26 +9,28 @@ use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunList};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::RunId;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::related::{self, Related, Wanted};
-use evenkeel_store::runs::WholeRun;
+use evenkeel_store::related::{self, Related, RelatedIds};
+use evenkeel_store::runs::RunDetails;
 use evenkeel_store::{StoreError, Tx, runs};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
+use crate::listing::{self, ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 use crate::{App, Inventory, instances as instance, policies as policy};
 
-use shape::Actions;
+use shape::PackageActions;
 
-const WHAT: &str = "os_update_run_resource";
+const RESOURCE_KIND: &str = "os_update_run_resource";
 
-/// List the update runs.
+/// List update runs
+///
+/// The events of the runs are omitted.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-runs", tag = "update runs",
     params(InProject, ListParams),
-    responses((status = 200, description = "The runs without their events.", body = OsUpdateRunList), Problem),
+    responses((status = 200, description = "The runs, without their events.", body = OsUpdateRunList), Problem),
 )]
 pub async fn list_update_runs(
     State(app): State<App>,
@@ -38,25 +40,24 @@ pub async fn list_update_runs(
     listing::answer(Runs, &app, &call, &params).await
 }
 
-/// The list of runs.
 struct Runs;
 
-impl Listed for Runs {
+impl Listable for Runs {
     const RESOURCE: Resource = Resource::Run;
     const KEY: &'static str = "osUpdateRuns";
     // A run can hold a long log and every package of its machine.
-    const PIECE: u32 = 20;
+    const CHUNK_SIZE: u32 = 20;
     type Item = OsUpdateRun;
 
     async fn load(&self, _: &Inventory, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
-        let found = runs::find_many_whole(tx, &wanted).await?;
-        let found = in_order(ids, found, |whole| whole.run.id.bits());
-        Ok(resources(tx, &found).await?)
+        let run_ids: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
+        let runs = runs::find_many_details(tx, &run_ids).await?;
+        let runs = in_order(ids, runs, |record| record.run.id.bits());
+        Ok(load_resources(tx, &runs).await?)
     }
 }
 
-/// Show an update run with everything that happened.
+/// Get an update run with its events
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-runs/{resourceId}", tag = "update runs", params(Item),
     responses((status = 200, description = "The run.", body = OsUpdateRun), Problem),
@@ -67,19 +68,21 @@ pub async fn get_update_run(
     Path(path): Path<Item>,
 ) -> Answer<OsUpdateRun> {
     let tx = app.read(&call).await?;
-    let id: RunId = id_of_path(WHAT, &path.resource_id)?;
-    let (run, related) = runs::find_whole(&tx, id).await?;
+    let id: RunId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let (run, related) = runs::find_details(&tx, id).await?;
     let events = runs::events(&tx, id).await?;
     Ok(Json(OsUpdateRun {
         events: events.into_iter().map(shape::event).collect(),
-        ..resource(&run, &related, &mut Actions::default())
+        ..resource(&run, &related, &mut PackageActions::default())
     }))
 }
 
-/// Delete the record of a run that is over.
+/// Delete an update run
+///
+/// Refused while the run has not ended.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/os-update-runs/{resourceId}", tag = "update runs", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The run is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_update_run(
     State(app): State<App>,
@@ -87,36 +90,43 @@ pub async fn delete_update_run(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: RunId = id_of_path(WHAT, &path.resource_id)?;
+    let id: RunId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     runs::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// Runs with what they refer to, without their events: one statement for any number of runs.
-pub async fn resources(tx: &Tx, runs: &[WholeRun]) -> Result<Vec<OsUpdateRun>, StoreError> {
-    let policies = runs.iter().filter_map(|whole| whole.run.origin.policy_id());
-    let wanted = Wanted {
-        wishes: policies.collect(),
-        ..Wanted::default()
+/// REST form of runs with related resources, without their events. Runs one query for any number of
+/// runs.
+pub async fn load_resources(tx: &Tx, runs: &[RunDetails]) -> Result<Vec<OsUpdateRun>, StoreError> {
+    let policies = runs
+        .iter()
+        .filter_map(|record| record.run.origin.policy_id());
+    let related_ids = RelatedIds {
+        policies_with_os: policies.collect(),
+        ..RelatedIds::default()
     };
-    let related = related::read(tx, &wanted).await?;
-    let mut actions = Actions::default();
+    let related = related::load(tx, &related_ids).await?;
+    let mut actions = PackageActions::default();
     let resource = |run| resource(run, &related, &mut actions);
     Ok(runs.iter().map(resource).collect())
 }
 
-/// A run with what it refers to, without its events.
-fn resource<'a>(whole: &'a WholeRun, related: &Related, actions: &mut Actions<'a>) -> OsUpdateRun {
-    let applied = whole.run.origin.policy_id();
+/// REST form of a run with related resources, without its events.
+fn resource<'a>(
+    record: &'a RunDetails,
+    related: &Related,
+    actions: &mut PackageActions<'a>,
+) -> OsUpdateRun {
+    let applied = record.run.origin.policy_id();
     let applied = applied.and_then(|id| related.policies.get(&id));
     OsUpdateRun {
         applied_policy: applied
-            .map(|applied| policy::with_target(applied, related))
+            .map(|applied| policy::resource_with_target(applied, related))
             .unwrap_or_default(),
-        instance: instance::shallow(&whole.instance),
-        host_id: whole.instance.host.to_string(),
-        host_name: whole.host_name.to_string(),
-        ..shape::run(&whole.run, actions)
+        instance: instance::shallow(&record.instance),
+        host_id: record.instance.host.to_string(),
+        host_name: record.host_name.to_string(),
+        ..shape::run(&record.run, actions)
     }
 }

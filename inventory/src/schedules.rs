@@ -1,6 +1,7 @@
-//! `compute/schedules`, `schedules/single` and `schedules/repeated`: when nodes may be changed.
+//! `compute/schedules`, `schedules/single` and `schedules/repeated`: windows in which nodes may be
+//! updated.
 
-mod asked;
+mod query;
 pub mod repeated;
 pub mod single;
 
@@ -16,44 +17,48 @@ use evenkeel_api::site::SiteResource;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, RegionId, SiteId};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget};
-use evenkeel_store::related::{self, Related, Wanted};
+use evenkeel_store::related::{self, Related, RelatedIds};
 use evenkeel_store::{StoreError, Tx, hosts};
 use utoipa::IntoParams;
 
 use crate::App;
 use crate::call::Call;
 use crate::extract::Params;
-use crate::listing::{ListParams, Rows};
-use crate::places::Places;
+use crate::listing::{ListParams, ListSource};
+use crate::location_tree::LocationTree;
 use crate::problem::Problem;
 use crate::shape::{InProject, optional_id};
-use asked::answer;
-use repeated::Repeateds;
-use single::Singles;
+use query::answer_schedules;
+use repeated::RepeatedSchedules;
+use single::SingleSchedules;
 
-/// Whose schedules to list, for the document.
+/// Query parameters that select schedules by their target.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct TargetParams {
-    /// Only those of this host: its own and those of its site and of the regions above. It excludes the other two.
+    /// Only schedules that apply to this host: its own and those of its site and of the regions
+    /// above. It excludes `siteId` and `regionId`.
     #[param(rename = "hostId")]
     host: Option<String>,
-    /// Only those of this site: its own and those of the regions above.
+    /// Only schedules that apply to this site: its own and those of the regions above.
     #[param(rename = "siteId")]
     site: Option<String>,
-    /// Only those of this region: its own and those of the regions above.
+    /// Only schedules that apply to this region: its own and those of the regions above.
     #[param(rename = "regionId")]
     region: Option<String>,
-    /// Only those that are open at this instant, in Unix seconds.
+    /// Only schedules that are open at this time, in Unix seconds.
     #[param(rename = "unixEpoch", minimum = 0)]
     at: Option<u32>,
 }
 
-/// List the schedules of every kind. `filter` and `orderBy` count for each kind by itself, so both must have what they name.
+/// List single and repeated schedules
+///
+/// `filter`, `orderBy` and the page apply to each kind separately, so both kinds must have the
+/// fields that they name.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/schedules", tag = "schedules",
     params(InProject, ListParams, TargetParams),
@@ -64,27 +69,31 @@ pub async fn list_schedules(
     call: Call,
     params: Params,
 ) -> Result<Response, Problem> {
-    let lists: Vec<Box<dyn Rows>> = vec![Box::new(Singles), Box::new(Repeateds)];
-    answer(lists, &app, &call, &params).await
+    let lists: Vec<Box<dyn ListSource>> =
+        vec![Box::new(SingleSchedules), Box::new(RepeatedSchedules)];
+    answer_schedules(lists, &app, &call, &params).await
 }
 
-/// What a schedule is meant for: a host, a site, a region, or nothing yet.
-fn target(fields: [&'static str; 3], ids: [&str; 3]) -> Result<Option<ScheduleTarget>, Problem> {
+/// Parses the target of a schedule: a host, a site, a region, or none.
+fn parse_target(
+    fields: [&'static str; 3],
+    ids: [&str; 3],
+) -> Result<Option<ScheduleTarget>, Problem> {
     let [host, site, region] = ids;
     let host: Option<HostId> = optional_id(fields[0], host)?;
     let site: Option<SiteId> = optional_id(fields[1], site)?;
     let region: Option<RegionId> = optional_id(fields[2], region)?;
-    let given = [
+    let candidates = [
         host.map(ScheduleTarget::Host),
         site.map(ScheduleTarget::Site),
         region.map(ScheduleTarget::Region),
     ];
-    let mut given = fields
+    let mut present = fields
         .iter()
-        .zip(given)
+        .zip(candidates)
         .filter_map(|(field, target)| Some((*field, target?)));
-    let first = given.next();
-    match given.next() {
+    let first = present.next();
+    match present.next() {
         None => Ok(first.map(|(_, target)| target)),
         Some((field, _)) => {
             let [host, site, region] = fields;
@@ -94,16 +103,16 @@ fn target(fields: [&'static str; 3], ids: [&str; 3]) -> Result<Option<ScheduleTa
     }
 }
 
-/// The fields of a target in a body.
-const TARGET: [&str; 3] = ["targetHostId", "targetSiteId", "targetRegionId"];
+/// Fields of the target in a body.
+const TARGET_FIELDS: [&str; 3] = ["targetHostId", "targetSiteId", "targetRegionId"];
 
-/// What schedules are meant for, as it stands in answers.
-struct Targets {
+/// Targets of schedules, loaded for their REST form.
+struct ScheduleTargets {
     hosts: HashMap<HostId, Host>,
     related: Related,
 }
 
-/// What one schedule is meant for, as it stands in answers.
+/// Fields of one target in the REST form of a schedule.
 #[derive(Default)]
 struct TargetFields {
     host_id: String,
@@ -114,9 +123,9 @@ struct TargetFields {
     region: Option<RegionResource>,
 }
 
-impl Targets {
-    /// The same number of statements for any number of targets.
-    async fn find(tx: &Tx, targets: &[ScheduleTarget]) -> Result<Self, StoreError> {
+impl ScheduleTargets {
+    /// Loads the targets. Runs the same number of queries for any number of targets.
+    async fn load(tx: &Tx, targets: &[ScheduleTarget]) -> Result<Self, StoreError> {
         let (mut of_hosts, mut of_sites, mut of_regions) = (Vec::new(), Vec::new(), Vec::new());
         for target in targets {
             match *target {
@@ -125,46 +134,52 @@ impl Targets {
                 ScheduleTarget::Region(id) => of_regions.push(id),
             }
         }
-        let found = match of_hosts.as_slice() {
+        let loaded_hosts = match of_hosts.as_slice() {
             [] => Vec::new(),
             ids => hosts::find_many(tx, ids).await?,
         };
-        let sites = found.iter().filter_map(|host| host.site).chain(of_sites);
-        let wanted = Wanted {
+        let sites = loaded_hosts
+            .iter()
+            .filter_map(|host| host.site)
+            .chain(of_sites);
+        let related_ids = RelatedIds {
             sites: sites.collect(),
             regions: of_regions.into_iter().collect(),
-            ..Wanted::default()
+            ..RelatedIds::default()
         };
-        let related = related::read(tx, &wanted).await?;
-        let hosts = found.into_iter().map(|host| (host.id, host)).collect();
+        let related = related::load(tx, &related_ids).await?;
+        let hosts = loaded_hosts
+            .into_iter()
+            .map(|host| (host.id, host))
+            .collect();
         Ok(Self { hosts, related })
     }
 
     fn fields(&self, target: Option<ScheduleTarget>) -> TargetFields {
-        let places = Places::of(&self.related);
-        let shown = |host| Box::new(crate::hosts::resource(host, places));
+        let locations = LocationTree::from_related(&self.related);
+        let render = |host| Box::new(crate::hosts::resource(host, locations));
         match target {
             None => TargetFields::default(),
             Some(ScheduleTarget::Host(id)) => TargetFields {
                 host_id: id.to_string(),
-                host: self.hosts.get(&id).map(shown),
+                host: self.hosts.get(&id).map(render),
                 ..TargetFields::default()
             },
             Some(ScheduleTarget::Site(id)) => TargetFields {
                 site_id: id.to_string(),
-                site: places.site(id),
+                site: locations.site(id),
                 ..TargetFields::default()
             },
             Some(ScheduleTarget::Region(id)) => TargetFields {
                 region_id: id.to_string(),
-                region: places.region(id),
+                region: locations.region(id),
                 ..TargetFields::default()
             },
         }
     }
 }
 
-/// What a schedule is for, from the wire.
+/// Status of a schedule, from its REST form.
 const fn status_from(status: api::schedule::ScheduleStatus) -> ScheduleStatus {
     use api::schedule::ScheduleStatus as Wire;
     match status {
@@ -177,7 +192,7 @@ const fn status_from(status: api::schedule::ScheduleStatus) -> ScheduleStatus {
     }
 }
 
-/// What a schedule is for, for the wire.
+/// REST form of the status of a schedule.
 const fn status_to(status: ScheduleStatus) -> api::schedule::ScheduleStatus {
     use api::schedule::ScheduleStatus as Wire;
     match status {
@@ -190,8 +205,8 @@ const fn status_to(status: ScheduleStatus) -> api::schedule::ScheduleStatus {
     }
 }
 
-/// The ids of a target as they stand in a body.
-fn ids_of(target: Option<ScheduleTarget>) -> [String; 3] {
+/// Ids of a target, in the order of [`TARGET_FIELDS`].
+fn target_ids(target: Option<ScheduleTarget>) -> [String; 3] {
     let mut ids = [const { String::new() }; 3];
     match target {
         None => {}

@@ -1,4 +1,4 @@
-//! `settings`: what a project wants otherwise than the server does by default.
+//! `settings`: settings of a project that override the server's defaults.
 
 use axum::extract::State;
 use evenkeel_api::settings::{ProjectSettings as Wire, ProjectSettingsInput};
@@ -10,18 +10,20 @@ use crate::extract::{Change, Json, Params};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, MaskParams};
 
-/// Show the settings of a project.
+/// Get the settings of a project
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject),
     responses((status = 200, description = "The settings.", body = Wire), Problem),
 )]
 pub async fn get_settings(State(app): State<App>, call: Call) -> Answer<Wire> {
     let tx = app.read(&call).await?;
-    let found = settings::find(&tx).await?;
-    Ok(Json(wire(found)))
+    let stored = settings::find(&tx).await?;
+    Ok(Json(settings_resource(stored)))
 }
 
-/// Set the settings of a project. What is left out is as the server does by default.
+/// Set the settings of a project
+///
+/// For fields that are missing the server's default applies.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject), request_body = ProjectSettingsInput,
     responses((status = 200, description = "The settings.", body = Wire), Problem),
@@ -32,13 +34,15 @@ pub async fn put_settings(
     Json(body): Json<ProjectSettingsInput>,
 ) -> Answer<Wire> {
     let tx = app.write(&call).await?;
-    let wanted = wanted(&body)?;
-    settings::set(&tx, &wanted).await?;
+    let desired = parse_settings(&body)?;
+    settings::set(&tx, &desired).await?;
     tx.commit().await?;
-    Ok(Json(wire(wanted)))
+    Ok(Json(settings_resource(desired)))
 }
 
-/// Change settings of a project. What is not named stays; what is null is as the server does by default.
+/// Change the settings of a project
+///
+/// Fields that the body does not name stay unchanged; for `null` the server's default applies.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/settings", tag = "projects", params(InProject, MaskParams),
     request_body = ProjectSettingsInput,
@@ -51,20 +55,20 @@ pub async fn patch_settings(
     change: Change<ProjectSettingsInput>,
 ) -> Answer<Wire> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
     let now = settings::find(&tx).await?;
     let now = ProjectSettingsInput {
         retention_days: now.retention_days,
         any_schedule_status: now.any_schedule_status,
     };
-    let wanted = wanted(&change.over(&now, params.text("fieldMask"))?)?;
-    settings::set(&tx, &wanted).await?;
+    let desired = parse_settings(&change.apply_to(&now, params.text("fieldMask"))?)?;
+    settings::set(&tx, &desired).await?;
     tx.commit().await?;
-    Ok(Json(wire(wanted)))
+    Ok(Json(settings_resource(desired)))
 }
 
-fn wanted(body: &ProjectSettingsInput) -> Result<ProjectSettings, Problem> {
+fn parse_settings(body: &ProjectSettingsInput) -> Result<ProjectSettings, Problem> {
     if body
         .retention_days
         .is_some_and(|days| days > ProjectSettings::MAX_RETENTION_DAYS)
@@ -78,7 +82,7 @@ fn wanted(body: &ProjectSettingsInput) -> Result<ProjectSettings, Problem> {
     })
 }
 
-const fn wire(settings: ProjectSettings) -> Wire {
+const fn settings_resource(settings: ProjectSettings) -> Wire {
     Wire {
         retention_days: settings.retention_days,
         any_schedule_status: settings.any_schedule_status,

@@ -1,4 +1,4 @@
-//! What several resources have in common on the wire.
+//! REST forms that several resources share.
 
 use evenkeel_api::status::StatusIndication;
 use evenkeel_api::timestamps::unix_seconds;
@@ -11,22 +11,22 @@ use utoipa::IntoParams;
 use crate::extract::Json;
 use crate::problem::Problem;
 
-/// What a handler gives.
+/// Result of a handler.
 pub type Answer<T> = Result<Json<T>, Problem>;
 
-/// The project of a path, for the document.
+/// Path parameter of a project.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Path, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Call` reads the value"
+    reason = "only the OpenAPI document uses it; `Call` reads the value"
 )]
 pub struct InProject {
     /// The name of the project.
     project_name: String,
 }
 
-/// One thing of a project.
+/// Path parameters of a resource in a project.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 #[serde(rename_all = "camelCase")]
@@ -38,20 +38,20 @@ pub struct Item {
     pub resource_id: String,
 }
 
-/// Which fields a change is about, for the document.
+/// Query parameter that names the fields to change.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct MaskParams {
-    /// The names of the fields to change, separated by commas; those that the body names if it is left out. A field that
-    /// is named here and missing in the body is emptied.
+    /// Names of the fields to change, separated by commas. Without it, the fields that the body
+    /// names are changed. A field that is named here and missing in the body is cleared.
     field_mask: Option<String>,
 }
 
-/// The id in a field that may be empty.
+/// Parses the id in a field that may be empty.
 pub fn optional_id<T>(field: &'static str, text: &str) -> Result<Option<T>, Invalid>
 where
     T: std::str::FromStr<Err = BadId>,
@@ -62,8 +62,8 @@ where
     }
 }
 
-/// A status as three fields: text, indication, Unix seconds.
-pub fn triplet(status: &Status) -> (String, StatusIndication, u32) {
+/// REST form of a status in three fields: text, indication, Unix seconds.
+pub fn status_fields(status: &Status) -> (String, StatusIndication, u32) {
     (
         status.text.clone(),
         indication(status.indication),
@@ -71,7 +71,7 @@ pub fn triplet(status: &Status) -> (String, StatusIndication, u32) {
     )
 }
 
-/// How a status is taken.
+/// REST form of an indication.
 pub const fn indication(indication: Indication) -> StatusIndication {
     match indication {
         Indication::Unspecified => StatusIndication::Unspecified,

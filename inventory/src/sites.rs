@@ -1,4 +1,4 @@
-//! `sites`: the places where hosts stand.
+//! `sites`: the sites of hosts.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -6,23 +6,23 @@ use evenkeel_api::Empty;
 use evenkeel_api::site::{SiteInput, SiteList, SiteResource};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::SiteId;
-use evenkeel_domain::place::{Site, SiteSpec};
+use evenkeel_domain::location::{Site, SiteSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::related::{self, Wanted};
+use evenkeel_store::related::{self, RelatedIds};
 use evenkeel_store::{Tx, sites};
 
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{self, ListParams, Listed};
-use crate::places::{Places, labels, metadata};
+use crate::listing::{self, ListParams, Listable};
+use crate::location_tree::{LocationTree, labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
 use crate::{App, Inventory};
 
-const WHAT: &str = "site_resource";
+const RESOURCE_KIND: &str = "site_resource";
 
-/// List the sites.
+/// List sites
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject, ListParams),
     responses((status = 200, description = "The sites.", body = SiteList), Problem),
@@ -35,10 +35,9 @@ pub async fn list_sites(
     listing::answer(Sites, &app, &call, &params).await
 }
 
-/// The list of sites.
 struct Sites;
 
-impl Listed for Sites {
+impl Listable for Sites {
     const RESOURCE: Resource = Resource::Site;
     const KEY: &'static str = "sites";
     type Item = SiteResource;
@@ -49,14 +48,14 @@ impl Listed for Sites {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<SiteResource>, Problem> {
-        let wanted: Vec<_> = ids.iter().copied().map(SiteId::from_bits).collect();
-        let found = sites::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |site: &Site| site.id.bits());
-        resources(tx, &found).await
+        let site_ids: Vec<_> = ids.iter().copied().map(SiteId::from_bits).collect();
+        let sites = sites::find_many(tx, &site_ids).await?;
+        let sites = in_order(ids, sites, |site: &Site| site.id.bits());
+        load_resources(tx, &sites).await
     }
 }
 
-/// Make a site.
+/// Create a site
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject), request_body = SiteInput,
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
@@ -67,13 +66,13 @@ pub async fn create_site(
     Json(body): Json<SiteInput>,
 ) -> Answer<SiteResource> {
     let tx = app.write(&call).await?;
-    let made = sites::create(&tx, &spec(body)?, app.clock.now()).await?;
-    let answer = one(&tx, &made).await?;
+    let site = sites::create(&tx, &parse_spec(body)?, app.clock.now()).await?;
+    let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show a site.
+/// Get a site
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     responses((status = 200, description = "The site.", body = SiteResource), Problem),
@@ -84,12 +83,14 @@ pub async fn get_site(
     Path(path): Path<Item>,
 ) -> Answer<SiteResource> {
     let tx = app.read(&call).await?;
-    let id: SiteId = id_of_path(WHAT, &path.resource_id)?;
+    let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let site = sites::find(&tx, id).await?;
-    one(&tx, &site).await
+    load_site_resource(&tx, &site).await
 }
 
-/// Describe a site anew. What is left out is emptied.
+/// Replace a site
+///
+/// Fields that are missing are cleared.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
     request_body = SiteInput,
@@ -102,14 +103,16 @@ pub async fn put_site(
     Json(body): Json<SiteInput>,
 ) -> Answer<SiteResource> {
     let tx = app.write(&call).await?;
-    let id: SiteId = id_of_path(WHAT, &path.resource_id)?;
-    let site = sites::change(&tx, id, &spec(body)?, app.clock.now()).await?;
-    let answer = one(&tx, &site).await?;
+    let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let site = sites::change(&tx, id, &parse_spec(body)?, app.clock.now()).await?;
+    let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change a site.
+/// Change a site
+///
+/// Fields that the body does not name stay unchanged.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item, MaskParams),
     request_body = SiteInput,
@@ -123,21 +126,23 @@ pub async fn patch_site(
     change: Change<SiteInput>,
 ) -> Answer<SiteResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: SiteId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let site = sites::find(&tx, id).await?;
-    let wanted = change.over(&input(&site), params.text("fieldMask"))?;
-    let site = sites::change(&tx, id, &spec(wanted)?, app.clock.now()).await?;
-    let answer = one(&tx, &site).await?;
+    let desired = change.apply_to(&to_input(&site), params.text("fieldMask"))?;
+    let site = sites::change(&tx, id, &parse_spec(desired)?, app.clock.now()).await?;
+    let answer = load_site_resource(&tx, &site).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Delete a site at which no host stands.
+/// Delete a site
+///
+/// Refused while it has hosts.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/sites/{resourceId}", tag = "sites", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The site is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_site(
     State(app): State<App>,
@@ -145,14 +150,14 @@ pub async fn delete_site(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: SiteId = id_of_path(WHAT, &path.resource_id)?;
+    let id: SiteId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     sites::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-fn spec(body: SiteInput) -> Result<SiteSpec, Problem> {
-    let (latitude, longitude) = SiteSpec::position(body.site_lat, body.site_lng)?;
+fn parse_spec(body: SiteInput) -> Result<SiteSpec, Problem> {
+    let (latitude, longitude) = SiteSpec::parse_position(body.site_lat, body.site_lng)?;
     Ok(SiteSpec {
         name: Name::parse("name", &body.name)?,
         region: optional_id("regionId", &body.region_id)?,
@@ -162,8 +167,8 @@ fn spec(body: SiteInput) -> Result<SiteSpec, Problem> {
     })
 }
 
-/// What a site is, as it would be asked for.
-fn input(site: &Site) -> SiteInput {
+/// The input that describes a site.
+fn to_input(site: &Site) -> SiteInput {
     let spec = &site.spec;
     SiteInput {
         name: spec.name.to_string(),
@@ -174,18 +179,18 @@ fn input(site: &Site) -> SiteInput {
     }
 }
 
-async fn one(tx: &Tx, site: &Site) -> Answer<SiteResource> {
-    let mut found = resources(tx, std::slice::from_ref(site)).await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+async fn load_site_resource(tx: &Tx, site: &Site) -> Answer<SiteResource> {
+    let mut resources = load_resources(tx, std::slice::from_ref(site)).await?;
+    resources.pop().map(Json).ok_or_else(Problem::internal)
 }
 
-async fn resources(tx: &Tx, found: &[Site]) -> Result<Vec<SiteResource>, Problem> {
-    let wanted = Wanted {
-        regions: found.iter().filter_map(|site| site.spec.region).collect(),
-        ..Wanted::default()
+async fn load_resources(tx: &Tx, sites: &[Site]) -> Result<Vec<SiteResource>, Problem> {
+    let related_ids = RelatedIds {
+        regions: sites.iter().filter_map(|site| site.spec.region).collect(),
+        ..RelatedIds::default()
     };
-    let related = related::read(tx, &wanted).await?;
-    let places = Places::of(&related);
-    let whole = |site| places.site_resource(site);
-    Ok(found.iter().map(whole).collect())
+    let related = related::load(tx, &related_ids).await?;
+    let locations = LocationTree::from_related(&related);
+    let render = |site| locations.site_resource(site);
+    Ok(sites.iter().map(render).collect())
 }

@@ -1,11 +1,11 @@
-//! The only door to the current time.
+//! The only access to the current time.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// Tells the time. Everything that needs the current time takes one of these.
+/// Returns the current time. Everything that needs the current time takes a `Clock`.
 pub trait Clock: Debug + Send + Sync {
     /// The current time.
     fn now(&self) -> DateTime<Utc>;
@@ -18,21 +18,21 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the clock that all others ask"
+        reason = "this is the only access to the system clock"
     )]
     fn now(&self) -> DateTime<Utc> {
         Utc::now()
     }
 }
 
-/// A clock that moves only when a test moves it. Clones show the same time.
+/// A clock that moves only when a test moves it. Clones share the same time.
 #[derive(Clone, Debug)]
 pub struct TestClock {
     now: Arc<Mutex<DateTime<Utc>>>,
 }
 
 impl TestClock {
-    /// A clock that stands at `now`.
+    /// A clock that shows `now`.
     #[must_use]
     pub fn new(now: DateTime<Utc>) -> Self {
         Self {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_passes_only_when_the_test_says_so() {
+    fn time_passes_only_when_the_test_advances_it() {
         let clock = TestClock::new(DateTime::UNIX_EPOCH);
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         assert_eq!(shared.now(), DateTime::UNIX_EPOCH);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_does_not_run_backwards_between_two_looks() {
+    fn the_system_clock_does_not_run_backwards_between_two_reads() {
         let before = SystemClock.now();
         assert!(SystemClock.now() >= before);
     }

@@ -1,29 +1,31 @@
-//! How a process behaves: lifecycle, telemetry, clock, beat, calendar, secrets, error chains.
+//! Runtime basics of a process: lifecycle, telemetry, clock, aligned ticks, job schedules, secrets, error chains.
 //!
 //! Both the server and the agent are built on this crate, so it stays small and knows nothing about either.
 //!
-//! | module | what it is the only door to |
+//! | module | the only access to |
 //! | --- | --- |
-//! | [`beat`] | when loops are due |
-//! | [`mod@calendar`] | work that is due by a calendar, with the feature `calendar` |
+//! | [`tick`] | aligned intervals for loops |
+//! | [`mod@job_schedule`] | jobs in cron syntax, with the feature `job-schedule` |
 //! | [`clock`] | the current time |
-//! | [`lifecycle`] | starting tasks and ending the process |
+//! | [`lifecycle`] | starting tasks and stopping the process |
 //! | [`telemetry`] | the log |
-//! | [`secret`] | values that must not be shown |
+//! | [`secret`] | values that must not appear in logs |
 //! | [`mod@chain`] | printing an error with its causes |
 
-pub mod beat;
-#[cfg(feature = "calendar")]
-pub mod calendar;
+#![warn(missing_docs)]
+
 pub mod chain;
 pub mod clock;
+#[cfg(feature = "job-schedule")]
+pub mod job_schedule;
 pub mod lifecycle;
 pub mod secret;
 pub mod telemetry;
+pub mod tick;
 
-#[cfg(feature = "calendar")]
-pub use calendar::Calendar;
 pub use chain::chain;
 pub use clock::{Clock, SystemClock, TestClock};
+#[cfg(feature = "job-schedule")]
+pub use job_schedule::JobSchedule;
 pub use lifecycle::Lifecycle;
 pub use secret::Secret;

@@ -1,4 +1,4 @@
-//! Life and death of the process: every task is started here, and the process ends when one of them does.
+//! Lifecycle of the process: starts all tasks, and stops the process when a long-running task ends.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Owns the tasks of the process. When a long one ends, for whatever reason, all are asked to.
+/// Owns the tasks of the process. When a long-running task ends for any reason, all tasks are stopped.
 ///
 /// ```
 /// # use evenkeel_kit::Lifecycle;
@@ -40,13 +40,13 @@ impl Lifecycle {
         Self::default()
     }
 
-    /// Tells a task when to come to an end. The token belongs to the lifecycle: cancel a child of it, never itself.
+    /// Token that is cancelled when tasks should stop. It belongs to the lifecycle: cancel a child token, never this one.
     #[must_use]
     pub fn stopping(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Asks all tasks to come to an end.
+    /// Tells all tasks to stop.
     pub fn stop(&self) {
         self.stop.cancel();
     }
@@ -57,11 +57,11 @@ impl Lifecycle {
         self.failed.is_cancelled()
     }
 
-    /// Starts a long task, which may end only after it was asked to. If it fails, panics or just ends, the process is
-    /// asked to stop, so that the service manager sees it.
+    /// Starts a long-running task, which may end only after a stop was requested. If it fails, panics or just ends, the
+    /// process stops, so that the service manager notices.
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the door to starting tasks"
+        reason = "this is the only place that starts tasks"
     )]
     pub fn spawn(
         &self,
@@ -70,7 +70,7 @@ impl Lifecycle {
     ) {
         let life = self.clone();
         self.tasks.spawn(async move {
-            // A task of its own, so that a panic is an answer and not a silence.
+            // A separate task, so that a panic is reported instead of being lost.
             match tokio::spawn(task).await {
                 Ok(Ok(())) if life.stop.is_cancelled() => tracing::debug!(task = name, "stopped"),
                 Ok(Ok(())) => life.fail(name, "ended on its own"),
@@ -80,12 +80,12 @@ impl Lifecycle {
         });
     }
 
-    /// Starts a task that ends by itself, such as serving one connection. Its end means nothing to the process; a
-    /// panic in it is logged. A stop waits for it like for any other.
+    /// Starts a task that ends by itself, such as serving one connection. Its end has no effect on the process; a panic
+    /// in it is logged. A stop waits for it as for any other task.
     pub fn spawn_brief(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         #[expect(
             clippy::disallowed_methods,
-            reason = "this is the door to starting tasks"
+            reason = "this is the only place that starts tasks"
         )]
         self.tasks.spawn(async move {
             if let Err(panic) = tokio::spawn(task).await {
@@ -94,11 +94,11 @@ impl Lifecycle {
         });
     }
 
-    /// Starts a task that ends by itself and that nobody waits for when the process stops: whoever needs its end waits for
-    /// it. The way for what has no process around it.
+    /// Starts a task that ends by itself and that a stop does not wait for; callers wait for the returned handle if they
+    /// need the result. For code that has no `Lifecycle`.
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the door to starting tasks"
+        reason = "this is the only place that starts tasks"
     )]
     pub fn detach<T: Send + 'static>(
         task: impl Future<Output = T> + Send + 'static,
@@ -113,9 +113,9 @@ impl Lifecycle {
     }
 
     /// Waits for SIGTERM, SIGINT, a failure or [`Lifecycle::stop`], then gives the tasks `grace` to finish. A second
-    /// signal ends the grace at once.
+    /// signal ends the grace period at once.
     ///
-    /// The exit code is that of a failure if a task failed or did not finish in time.
+    /// Returns a failure exit code if a task failed or did not finish in time.
     pub async fn run_until_stopped(self, grace: Duration) -> ExitCode {
         let mut signals = match Signals::listen() {
             Ok(signals) => signals,
@@ -184,59 +184,59 @@ mod tests {
         format!("{left:?}") == format!("{right:?}")
     }
 
-    /// A task that does what it should: it works until it is asked to stop, then tidies up.
-    fn obedient(life: &Lifecycle) -> Arc<AtomicBool> {
+    /// A task that runs until it is told to stop, then cleans up.
+    fn spawn_well_behaved_task(life: &Lifecycle) -> Arc<AtomicBool> {
         let stopping = life.stopping();
-        let tidied = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&tidied);
-        life.spawn("obedient", async move {
+        let cleaned_up = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&cleaned_up);
+        life.spawn("well-behaved", async move {
             stopping.cancelled().await;
             tokio::task::yield_now().await;
             flag.store(true, Ordering::SeqCst);
             Ok(())
         });
-        tidied
+        cleaned_up
     }
 
     #[tokio::test]
-    async fn a_stop_waits_until_the_tasks_have_tidied_up() {
+    async fn a_stop_waits_until_the_tasks_have_cleaned_up() {
         let life = Lifecycle::new();
-        let tidied = obedient(&life);
+        let cleaned_up = spawn_well_behaved_task(&life);
         life.stop();
 
         let exit = life.run_until_stopped(GRACE).await;
 
         assert!(same(exit, ExitCode::SUCCESS));
-        assert!(tidied.load(Ordering::SeqCst));
+        assert!(cleaned_up.load(Ordering::SeqCst));
     }
 
     #[tokio::test]
     async fn a_task_that_fails_stops_the_process() {
         let life = Lifecycle::new();
-        let tidied = obedient(&life);
+        let cleaned_up = spawn_well_behaved_task(&life);
         life.spawn("broken", async { anyhow::bail!("no more paper") });
 
         let exit = life.run_until_stopped(GRACE).await;
 
         assert!(same(exit, ExitCode::FAILURE));
         assert!(
-            tidied.load(Ordering::SeqCst),
-            "the others were asked to stop"
+            cleaned_up.load(Ordering::SeqCst),
+            "the other tasks were stopped"
         );
     }
 
     #[tokio::test]
     async fn a_task_that_panics_stops_the_process() {
         let life = Lifecycle::new();
-        let tidied = obedient(&life);
+        let cleaned_up = spawn_well_behaved_task(&life);
         life.spawn("clumsy", async { panic!("oops") });
 
         let exit = life.run_until_stopped(GRACE).await;
 
         assert!(same(exit, ExitCode::FAILURE));
         assert!(
-            tidied.load(Ordering::SeqCst),
-            "the others were asked to stop"
+            cleaned_up.load(Ordering::SeqCst),
+            "the other tasks were stopped"
         );
     }
 
@@ -281,13 +281,13 @@ mod tests {
         let life = Lifecycle::new();
         life.spawn_brief("connection", async {});
         life.spawn_brief("connection", async { panic!("oops") });
-        let tidied = obedient(&life);
+        let cleaned_up = spawn_well_behaved_task(&life);
         tokio::task::yield_now().await;
         assert!(!life.stopping().is_cancelled());
         life.stop();
 
         assert!(same(life.run_until_stopped(GRACE).await, ExitCode::SUCCESS));
-        assert!(tidied.load(Ordering::SeqCst));
+        assert!(cleaned_up.load(Ordering::SeqCst));
     }
 
     #[tokio::test]
@@ -301,7 +301,7 @@ mod tests {
             flag.store(true, Ordering::SeqCst);
         });
         let stopping = life.stopping();
-        life.spawn("last words", async move {
+        life.spawn("closing message", async move {
             stopping.cancelled().await;
             say.send(()).ok();
             Ok(())

@@ -1,24 +1,24 @@
-//! Values that must not be seen in logs.
+//! Values that must not appear in logs.
 
 use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-/// Text that must not be seen: `Debug` hides it, there is no `Display` and no `Serialize`, and its memory is
+/// A text that must not appear in logs: `Debug` hides it, there is no `Display` and no `Serialize`, and its memory is
 /// overwritten when it is dropped.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(SecretString);
 
 impl Secret {
-    /// Keeps `text` from being shown.
+    /// Protects `text` from being shown.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(SecretString::from(text.into()))
     }
 
-    /// The text itself. Call it where the text is used and nowhere else.
+    /// The text itself. Call this only where the text is used.
     #[must_use]
     pub fn reveal(&self) -> &str {
         self.0.expose_secret()

@@ -7,13 +7,13 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What the log looks like and how much it says.
+/// Format and level of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// The form of a line.
+    /// Format of a log line.
     pub format: LogFormat,
-    /// What is logged: a level (`info`) or directives per module (`info,evenkeel_store=debug`).
+    /// What is logged: a level (`info`) or directives for modules (`info,evenkeel_store=debug`).
     pub level: String,
 }
 
@@ -26,11 +26,11 @@ impl Default for LogConfig {
     }
 }
 
-/// The form of a log line.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people; coloured on a terminal.
+    /// For humans; coloured on a terminal.
     Text,
     /// One JSON object per line.
     Json,
@@ -43,14 +43,14 @@ pub enum TelemetryError {
     /// The level is neither a level nor a list of directives.
     Level(tracing_subscriber::filter::ParseError),
     /// The process has a log already.
-    Twice(tracing_subscriber::util::TryInitError),
+    AlreadyInitialized(tracing_subscriber::util::TryInitError),
 }
 
 impl std::fmt::Display for TelemetryError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Level(_) => "the log level is not understood",
-            Self::Twice(_) => "the log was set up already",
+            Self::AlreadyInitialized(_) => "the log was set up already",
         })
     }
 }
@@ -59,7 +59,7 @@ impl std::error::Error for TelemetryError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Level(error) => Some(error),
-            Self::Twice(error) => Some(error),
+            Self::AlreadyInitialized(error) => Some(error),
         }
     }
 }
@@ -69,7 +69,7 @@ pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
     let colours = io::stderr().is_terminal();
     subscriber(config, colours, io::stderr)?
         .try_init()
-        .map_err(TelemetryError::Twice)
+        .map_err(TelemetryError::AlreadyInitialized)
 }
 
 type Subscriber = Box<dyn tracing::Subscriber + Send + Sync>;
@@ -96,9 +96,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Page {
+    impl io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -110,36 +110,36 @@ mod tests {
     }
 
     fn logged(format: LogFormat, level: &str) -> String {
-        let page = Page::default();
-        let writer = page.clone();
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
         let config = LogConfig {
             format,
             level: level.to_owned(),
         };
         let subscriber = subscriber(&config, false, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
-            tracing::info!(host = "host-00000001", "the node has come");
-            tracing::debug!("nobody asked");
+            tracing::info!(host = "host-00000001", "the node connected");
+            tracing::debug!("a detail");
         });
-        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
     }
 
     #[test]
     fn a_json_line_has_its_fields_at_the_top() {
         let text = logged(LogFormat::Json, "info");
         assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains(r#""message":"the node has come""#), "{text}");
+        assert!(text.contains(r#""message":"the node connected""#), "{text}");
         assert!(text.contains(r#""host":"host-00000001""#), "{text}");
     }
 
     #[test]
-    fn a_text_line_says_what_happened() {
+    fn a_text_line_has_its_message_and_fields() {
         let text = logged(LogFormat::Text, "evenkeel_kit=debug");
         assert!(
-            text.contains("the node has come host=\"host-00000001\""),
+            text.contains("the node connected host=\"host-00000001\""),
             "{text}"
         );
-        assert!(text.contains("nobody asked"), "{text}");
+        assert!(text.contains("a detail"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The door before all services: a call that is too much is refused before it is read.
+//! Admission of calls, as a tower layer: rejects calls beyond the load limits before reading them.
 
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
@@ -10,17 +10,17 @@ use tonic::codegen::http::{HeaderValue, Request, Response};
 use tonic::codegen::{Bytes, StdError};
 use tower::{Layer, Service};
 
-use crate::arriving::Arriving;
-use crate::carried::Carried;
-use crate::load::{CallKind, Inside, Load, PUSHBACK};
-use crate::memory::TurnedAway;
+use crate::connection::ConnectionState;
+use crate::incoming_body::IncomingBody;
+use crate::load::{CallKind, InFlightGuard, Load, RETRY_PUSHBACK_HEADER};
+use crate::memory::OutOfMemory;
 
-/// Puts the door before a service.
+/// Adds admission control to a service.
 #[derive(Clone, Debug)]
 pub struct AdmissionLayer(Arc<Load>);
 
 impl AdmissionLayer {
-    /// A door that lets in what there is room for.
+    /// Admits calls within the limits of `load`.
     pub fn new(load: Arc<Load>) -> Self {
         Self(load)
     }
@@ -29,101 +29,108 @@ impl AdmissionLayer {
 impl<S> Layer<S> for AdmissionLayer {
     type Service = Admission<S>;
 
-    fn layer(&self, behind: S) -> Self::Service {
+    fn layer(&self, inner: S) -> Self::Service {
         Admission {
             load: Arc::clone(&self.0),
-            behind,
+            inner,
         }
     }
 }
 
-/// A service with the door before it.
+/// A service with admission control.
 #[derive(Clone, Debug)]
 pub struct Admission<S> {
     load: Arc<Load>,
-    behind: S,
+    inner: S,
 }
 
-impl<S, Asked, Answered> Service<Request<Asked>> for Admission<S>
+impl<S, ReqBody, RespBody> Service<Request<ReqBody>> for Admission<S>
 where
-    S: Service<Request<Body>, Response = Response<Answered>>,
+    S: Service<Request<Body>, Response = Response<RespBody>>,
     S::Future: Unpin,
-    Asked: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-    Asked::Error: Into<StdError>,
-    Answered: Default,
+    ReqBody: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    ReqBody::Error: Into<StdError>,
+    RespBody: Default,
 {
-    type Response = Response<Answered>;
+    type Response = Response<RespBody>;
     type Error = S::Error;
-    type Future = Call<S::Future>;
+    type Future = AdmissionFuture<S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.behind.poll_ready(context)
+        self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Asked>) -> Self::Future {
-        let kind = CallKind::of(request.uri().path());
-        let admitted = match request.extensions().get::<TurnedAway>() {
-            Some(TurnedAway) => Err(self.load.turn_away(kind)),
-            None => self.load.enter(kind),
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let kind = CallKind::from_path(request.uri().path());
+        let admitted = match request.extensions().get::<OutOfMemory>() {
+            Some(OutOfMemory) => Err(self.load.refuse_for_memory(kind)),
+            None => self.load.admit(kind),
         };
         match admitted {
-            Ok(inside) => Call::Admitted {
-                answer: self.behind.call(arriving(request, &self.load)),
-                inside,
+            Ok(in_flight) => AdmissionFuture::Admitted {
+                future: self.inner.call(limit_body(request, &self.load)),
+                in_flight,
             },
-            Err(busy) => Call::Refused(ready(Ok(busy.status().into_http()))),
+            Err(busy) => AdmissionFuture::Refused(ready(Ok(busy.status().into_http()))),
         }
     }
 }
 
-/// A call whose message is looked after while it arrives.
-fn arriving<B>(request: Request<B>, load: &Arc<Load>) -> Request<Body>
+/// Limits the arrival time and the memory of the request body.
+fn limit_body<B>(request: Request<B>, load: &Arc<Load>) -> Request<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError>,
 {
-    let carried = request.extensions().get::<Carried>().cloned();
-    request.map(|message| Body::new(Arriving::new(message, Arc::clone(load), carried)))
+    let connection = request.extensions().get::<ConnectionState>().cloned();
+    request.map(|message| Body::new(IncomingBody::new(message, Arc::clone(load), connection)))
 }
 
-/// A call on its way through the door.
+/// The response future of an admitted or a refused call.
 #[derive(Debug)]
-pub enum Call<F: Future> {
-    /// It was let in, and counts until it is answered or given up.
+pub enum AdmissionFuture<F: Future> {
+    /// The call was admitted. It counts as in flight until it is answered or dropped.
     Admitted {
-        /// What will be answered.
-        answer: F,
-        /// Counts it.
-        inside: Inside,
+        /// The response future of the inner service.
+        future: F,
+        /// Counts the call as in flight.
+        in_flight: InFlightGuard,
     },
-    /// It was not.
+    /// The call was refused.
     Refused(Ready<F::Output>),
 }
 
-impl<F, Answered, Error> Future for Call<F>
+impl<F, RespBody, Error> Future for AdmissionFuture<F>
 where
-    F: Future<Output = Result<Response<Answered>, Error>> + Unpin,
+    F: Future<Output = Result<Response<RespBody>, Error>> + Unpin,
 {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Admitted { answer, inside } => {
+            Self::Admitted {
+                future: answer,
+                in_flight,
+            } => {
                 let answer = Pin::new(answer).poll(context);
-                answer.map_ok(|answer| hinted(answer, inside))
+                answer.map_ok(|answer| add_retry_hint(answer, in_flight))
             }
             Self::Refused(answer) => Pin::new(answer).poll(context),
         }
     }
 }
 
-/// Who is told to try again is told when, whatever was in the way: all of them would come back at once.
-fn hinted<Answered>(mut answer: Response<Answered>, inside: &Inside) -> Response<Answered> {
+/// Adds a retry hint to every `UNAVAILABLE` answer. Without hints all refused callers would retry
+/// at the same time.
+fn add_retry_hint<RespBody>(
+    mut answer: Response<RespBody>,
+    in_flight: &InFlightGuard,
+) -> Response<RespBody> {
     let head = answer.headers_mut();
     let is_unavailable = head.get("grpc-status").is_some_and(|code| code == "14");
-    if is_unavailable && !head.contains_key(PUSHBACK) {
-        let millis = u64::try_from(inside.again().as_millis()).unwrap_or(u64::MAX);
-        head.insert(PUSHBACK, HeaderValue::from(millis.max(1)));
+    if is_unavailable && !head.contains_key(RETRY_PUSHBACK_HEADER) {
+        let millis = u64::try_from(in_flight.retry_after().as_millis()).unwrap_or(u64::MAX);
+        head.insert(RETRY_PUSHBACK_HEADER, HeaderValue::from(millis.max(1)));
     }
     answer
 }
@@ -142,10 +149,10 @@ mod tests {
     const POLL: &str = "/evenkeel.agent.v1.AgentService/Poll";
     const REPORT: &str = "/evenkeel.agent.v1.AgentService/Report";
 
-    fn load(calls: u32, calls_of_any_kind: u32) -> Arc<Load> {
+    fn load(query_call_limit: u32, total_call_limit: u32) -> Arc<Load> {
         Arc::new(Load::new(LoadSettings {
-            calls,
-            calls_of_any_kind,
+            query_call_limit,
+            total_call_limit,
             ..LoadSettings::default()
         }))
     }
@@ -155,26 +162,26 @@ mod tests {
         request.body("never read".to_owned()).unwrap()
     }
 
-    /// A call to a service that answers at once.
+    /// Calls a service that answers at once.
     async fn call(load: &Arc<Load>, path: &str) -> Response<String> {
-        let behind = service_fn(|_: Request<Body>| {
+        let inner = service_fn(|_: Request<Body>| {
             ready(Ok::<_, Infallible>(Response::new("answered".to_owned())))
         });
-        let service = AdmissionLayer::new(Arc::clone(load)).layer(behind);
+        let service = AdmissionLayer::new(Arc::clone(load)).layer(inner);
         let Ok(answer) = service.oneshot(request(path)).await;
         answer
     }
 
-    /// A call to a service that does not answer.
+    /// Calls a service that never answers.
     fn stuck(load: &Arc<Load>, path: &str) -> impl Future {
         let never = || pending::<Result<Response<String>, Infallible>>();
-        let behind = service_fn(move |_: Request<Body>| never());
-        let mut service = AdmissionLayer::new(Arc::clone(load)).layer(behind);
+        let inner = service_fn(move |_: Request<Body>| never());
+        let mut service = AdmissionLayer::new(Arc::clone(load)).layer(inner);
         service.call(request(path))
     }
 
     #[tokio::test]
-    async fn a_call_that_is_too_much_is_refused_in_the_head_with_a_hint() {
+    async fn an_excess_call_is_refused_in_the_headers_with_a_retry_hint() {
         let load = load(1, 2);
         let _stuck = stuck(&load, POLL);
         let refused = call(&load, POLL).await;
@@ -186,40 +193,40 @@ mod tests {
         assert!((500..=15_000).contains(&millis), "{millis}");
         assert_eq!(refused.body(), "", "there is no body");
 
-        let let_in = call(&load, REPORT).await;
-        assert!(!let_in.headers().contains_key("grpc-status"));
-        assert_eq!(let_in.body(), "answered");
+        let admitted_call = call(&load, REPORT).await;
+        assert!(!admitted_call.headers().contains_key("grpc-status"));
+        assert_eq!(admitted_call.body(), "answered");
     }
 
     #[tokio::test]
-    async fn a_connection_that_there_is_no_memory_for_gets_the_hint_alone() {
+    async fn a_call_refused_for_lack_of_memory_gets_only_a_retry_hint() {
         let load = load(1, 1);
-        let behind = service_fn(|_: Request<Body>| {
+        let inner = service_fn(|_: Request<Body>| {
             ready(Ok::<_, Infallible>(Response::new("answered".to_owned())))
         });
-        let service = AdmissionLayer::new(Arc::clone(&load)).layer(behind);
+        let service = AdmissionLayer::new(Arc::clone(&load)).layer(inner);
         let mut request = request(REPORT);
-        request.extensions_mut().insert(TurnedAway);
+        request.extensions_mut().insert(OutOfMemory);
         let Ok(refused) = service.oneshot(request).await;
         assert_eq!(refused.headers()["grpc-status"], "14");
-        assert!(refused.headers().contains_key(PUSHBACK));
+        assert!(refused.headers().contains_key(RETRY_PUSHBACK_HEADER));
         assert_eq!(refused.body(), "", "there is no body");
         let another = call(&load, REPORT).await;
         assert_eq!(another.body(), "answered");
     }
 
     #[tokio::test]
-    async fn whatever_is_in_the_way_is_answered_with_a_hint() {
+    async fn every_unavailable_answer_carries_a_retry_hint() {
         let load = load(1, 1);
         let answers = [
             (Status::unavailable("the database is away"), true),
             (Status::not_found("no such host"), false),
         ];
         for (status, is_hinted) in answers {
-            let behind = service_fn(|_: Request<Body>| {
+            let inner = service_fn(|_: Request<Body>| {
                 ready(Ok::<_, Infallible>(status.clone().into_http::<String>()))
             });
-            let service = AdmissionLayer::new(Arc::clone(&load)).layer(behind);
+            let service = AdmissionLayer::new(Arc::clone(&load)).layer(inner);
             let Ok(answer) = service.oneshot(request(POLL)).await;
             let hint = answer.headers().get("grpc-retry-pushback-ms");
             assert_eq!(hint.is_some(), is_hinted, "{status:?}");
@@ -227,25 +234,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_counts_until_it_is_answered_or_given_up() {
+    async fn a_call_counts_until_it_is_answered_or_dropped() {
         let load = load(1, 1);
         for _ in 0..10 {
             let answered = call(&load, POLL).await;
             assert!(!answered.headers().contains_key("grpc-status"));
         }
-        let given_up = stuck(&load, POLL);
+        let dropped = stuck(&load, POLL);
         let refused = call(&load, POLL).await;
         assert!(refused.headers().contains_key("grpc-status"));
-        drop(given_up);
+        drop(dropped);
         let answered = call(&load, POLL).await;
         assert!(!answered.headers().contains_key("grpc-status"));
     }
 
     #[tokio::test]
-    async fn a_call_that_is_held_makes_room_for_others() {
+    async fn a_long_poll_makes_room_for_other_calls() {
         let load = load(1, 1);
-        let _held = stuck(&load, POLL);
-        let _aside = load.aside();
+        let _long_poll = stuck(&load, POLL);
+        let _parked = load.park();
         let answered = call(&load, POLL).await;
         assert!(!answered.headers().contains_key("grpc-status"));
     }

@@ -1,16 +1,16 @@
-//! The door for our own agent: `evenkeel.agent.v1`.
+//! The gRPC service for our own agent: `evenkeel.agent.v1`.
 
-mod account;
-mod ages;
 mod begin;
 mod enroll;
+pub(crate) mod evaluate;
 mod facts;
-mod held;
+mod long_poll;
 mod packages;
 mod poll;
-pub(crate) mod quiet;
 mod report;
+mod run_report;
 mod slots;
+mod version_ages;
 mod waiting;
 mod wire;
 
@@ -23,14 +23,14 @@ use evenkeel_proto::agent::{
 };
 use tonic::{Code, Request, Response, Status};
 
-use crate::carried::Carried;
-use crate::desk::Door;
+use crate::connection::ConnectionState;
 use crate::manager::MaintenanceManager;
 use crate::peer::Peer;
+use crate::poll_batch::PollProtocol;
 use crate::status;
 
-/// The call of which there are the most, as it is told and counted.
-const POLL: &str = "poll";
+/// The name of the poll call in metrics and log. Polls are by far the most frequent calls.
+const POLL_CALL: &str = "poll";
 
 #[tonic::async_trait]
 impl AgentService for MaintenanceManager {
@@ -38,75 +38,81 @@ impl AgentService for MaintenanceManager {
         &self,
         request: Request<EnrollRequest>,
     ) -> Result<Response<EnrollResponse>, Status> {
-        let peer = Peer::of(&request);
-        // A join token proves nothing before the database was asked, and who made it up may not ask for ever.
-        let answer = match self.flood.may_pass(&peer, Instant::now()) {
+        let peer = Peer::from_request(&request);
+        // Verifying a join token costs a database query, so callers without a valid one are
+        // limited.
+        let answer = match self.rate_limiter.check(&peer, Instant::now()) {
             Ok(()) => Box::pin(enroll::enroll(self, &peer, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
-        if answer.as_ref().is_err_and(is_its_own_fault) {
-            // Those that were under way meanwhile are past it.
-            let _ = self.flood.admit(&peer, Instant::now());
+        if answer.as_ref().is_err_and(is_caller_fault) {
+            // Calls that run at the same time have already passed the check, so the result is
+            // ignored.
+            let _ = self.rate_limiter.admit(&peer, Instant::now());
         }
-        self.ended("enroll", peer, answer)
+        self.finish_call("enroll", peer, answer)
     }
 
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         let since = Instant::now();
-        let (peer, node) = self.node(&request);
-        let carried = request.extensions().get::<Carried>().cloned();
-        let read = node.and_then(|node| {
-            let told = poll::read(request.into_inner(), carried, since)?;
-            Ok((node, told))
+        let (peer, node) = self.authenticate_node(&request);
+        let carried = request.extensions().get::<ConnectionState>().cloned();
+        let parsed = node.and_then(|node| {
+            let input = poll::parse(request.into_inner(), carried, since)?;
+            Ok((node, input))
         });
-        let answer = match read {
-            Ok((node, told)) => Box::pin(poll::poll(self, &node, told)).await,
+        let answer = match parsed {
+            Ok((node, input)) => Box::pin(poll::poll(self, &node, input)).await,
             Err(refused) => Err(refused),
         };
-        self.ended(POLL, peer, answer)
+        self.finish_call(POLL_CALL, peer, answer)
     }
 
     async fn begin(
         &self,
         request: Request<BeginRequest>,
     ) -> Result<Response<BeginResponse>, Status> {
-        let (peer, node) = self.node(&request);
+        let (peer, node) = self.authenticate_node(&request);
         let answer = match node {
             Ok(node) => Box::pin(begin::begin(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
-        self.ended("begin", peer, answer)
+        self.finish_call("begin", peer, answer)
     }
 
     async fn report(
         &self,
         request: Request<ReportRequest>,
     ) -> Result<Response<ReportResponse>, Status> {
-        let (peer, node) = self.node(&request);
+        let (peer, node) = self.authenticate_node(&request);
         let answer = match node {
             Ok(node) => Box::pin(report::report(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
-        self.ended("report", peer, answer)
+        self.finish_call("report", peer, answer)
     }
 }
 
-/// Whether a call was refused for what it said, and not for what goes on here.
-fn is_its_own_fault(refused: &Status) -> bool {
+/// Whether the call failed because of the caller's input and not because of a problem of the
+/// server.
+fn is_caller_fault(refused: &Status) -> bool {
     let ours = [Code::Unavailable, Code::Internal, Code::ResourceExhausted];
     !ours.contains(&refused.code())
 }
 
 impl MaintenanceManager {
-    /// Counts a call, and notes in the log what it was refused for.
-    fn ended<T>(
+    /// Counts a call and records a refusal in the log.
+    fn finish_call<T>(
         &self,
         call: &'static str,
         peer: Peer,
         answer: Result<T, Status>,
     ) -> Result<Response<T>, Status> {
-        if call == POLL && answer.is_ok() {
-            self.desk.polls(Door::Own).ok.increment(1);
+        if call == POLL_CALL && answer.is_ok() {
+            self.poll_batcher
+                .poll_counters(PollProtocol::Own)
+                .ok
+                .increment(1);
         } else {
             let outcome = status::outcome(&answer);
             metrics::counter!("evenkeel_agent_calls_total", "call" => call, "outcome" => outcome)

@@ -1,4 +1,4 @@
-//! When nodes were last heard: collected, and written in batches.
+//! The times of last contact, collected in memory and written in batches.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,29 +15,29 @@ use tokio::time::MissedTickBehavior;
 
 use crate::outage::Outage;
 
-/// How many nodes one statement writes.
-const BATCH: usize = 1_000;
+/// The number of nodes that one statement writes.
+const BATCH_SIZE: usize = 1_000;
 
-/// Calls do not wait for each other unless their nodes are in the same part.
-const PARTS: usize = 16;
+/// The number of shards. Calls wait for each other only within a shard.
+const SHARDS: usize = 16;
 
-/// The nodes that were heard since the last batch. Cheap to clone.
+/// The nodes that made contact since the last batch. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Contacts(Arc<Noted>);
+pub struct Contacts(Arc<ContactShards>);
 
 #[derive(Debug, Default)]
-struct Noted {
-    parts: [Mutex<Part>; PARTS],
+struct ContactShards {
+    shards: [Mutex<ContactShard>; SHARDS],
     hasher: RandomState,
 }
 
-/// When nodes were heard, and until when they are not silent.
-type Part = HashMap<(TenantId, InstanceId), (Time, Option<Time>)>;
+/// For each node the time of the last contact, and until when it is not silent.
+type ContactShard = HashMap<(TenantId, InstanceId), (Time, Option<Time>)>;
 
 impl Contacts {
-    /// Notes that a node was heard. One that was told to wait is not silent before it is due.
-    pub fn heard(&self, tenant: TenantId, instance: InstanceId, at: Time, due: Option<Time>) {
-        self.note(Contact {
+    /// Records a contact. A node that was asked to wait is not silent before `due`.
+    pub fn record(&self, tenant: TenantId, instance: InstanceId, at: Time, due: Option<Time>) {
+        self.insert(Contact {
             tenant,
             instance,
             at,
@@ -45,22 +45,22 @@ impl Contacts {
         });
     }
 
-    /// Notes a word of a node, unless a newer one was noted.
-    fn note(&self, contact: Contact) {
+    /// Records a contact, unless a newer one is recorded.
+    fn insert(&self, contact: Contact) {
         let who = (contact.tenant, contact.instance);
         let when = (contact.at, contact.due);
-        let mut part = lock(self.0.part(who));
-        let noted = part.entry(who).or_insert(when);
-        *noted = when.max(*noted);
+        let mut shard = lock(self.0.shard(who));
+        let pending = shard.entry(who).or_insert(when);
+        *pending = when.max(*pending);
     }
 
-    /// Takes what was noted.
-    fn take(&self) -> Vec<Contact> {
+    /// Takes all recorded contacts.
+    fn drain(&self) -> Vec<Contact> {
         let mut all = Vec::new();
-        for part in &self.0.parts {
-            let noted = std::mem::take(&mut *lock(part));
-            let noted = noted.into_iter();
-            all.extend(noted.map(|((tenant, instance), (at, due))| Contact {
+        for shard in &self.0.shards {
+            let pending = std::mem::take(&mut *lock(shard));
+            let pending = pending.into_iter();
+            all.extend(pending.map(|((tenant, instance), (at, due))| Contact {
                 tenant,
                 instance,
                 at,
@@ -70,16 +70,16 @@ impl Contacts {
         all
     }
 
-    /// Writes what was noted every now and then, and once more at the end.
+    /// Writes the recorded contacts at an interval, and once more at the stop.
     pub async fn run(
         self,
         store: Store,
-        every: Duration,
+        interval: Duration,
         outage: &Outage,
         stopping: impl Future<Output = ()>,
     ) {
         let mut stopping = pin!(stopping);
-        let mut ticks = tokio::time::interval(every);
+        let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let last = tokio::select! {
@@ -87,7 +87,7 @@ impl Contacts {
                 _ = ticks.tick() => false,
             };
             let written = self.write(&store).await;
-            // Who had nothing to write has not tried.
+            // A pass without contacts has not used the database.
             if !matches!(written, Ok(0)) {
                 outage.note_pass("contacts", &written);
             }
@@ -97,14 +97,15 @@ impl Contacts {
         }
     }
 
-    /// Writes what was noted. What cannot be written is noted again: a node whose call is held is not heard for minutes.
+    /// Writes the recorded contacts. On failure they are recorded again, because the next contact
+    /// of a node with a long poll may be minutes away.
     async fn write(&self, store: &Store) -> Result<usize, StoreError> {
-        let all = self.take();
+        let all = self.drain();
         let mut written = 0;
-        for batch in all.chunks(BATCH) {
+        for batch in all.chunks(BATCH_SIZE) {
             if let Err(error) = write(store, batch).await {
                 for contact in all.iter().skip(written) {
-                    self.note(*contact);
+                    self.insert(*contact);
                 }
                 return Err(error);
             }
@@ -116,7 +117,7 @@ impl Contacts {
 
 async fn write(store: &Store, batch: &[Contact]) -> Result<(), StoreError> {
     let tx = store.fleet().await?;
-    contacts::heard(&tx, batch.to_vec()).await?;
+    contacts::record_contacts(&tx, batch.to_vec()).await?;
     tx.commit().await?;
     let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
     metrics::histogram!("evenkeel_contacts_batch").record(size);
@@ -124,15 +125,15 @@ async fn write(store: &Store, batch: &[Contact]) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Noted {
-    fn part(&self, who: (TenantId, InstanceId)) -> &Mutex<Part> {
+impl ContactShards {
+    fn shard(&self, who: (TenantId, InstanceId)) -> &Mutex<ContactShard> {
         let hash = self.hasher.hash_one(who).to_le_bytes();
-        &self.parts[usize::from(hash[0]) % PARTS]
+        &self.shards[usize::from(hash[0]) % SHARDS]
     }
 }
 
-fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
-    part.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shard: &Mutex<ContactShard>) -> MutexGuard<'_, ContactShard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -155,14 +156,14 @@ mod tests {
         }
     }
 
-    fn taken(contacts: &Contacts) -> Vec<Contact> {
-        let mut taken = contacts.take();
-        taken.sort_unstable();
-        taken
+    fn drain_sorted(contacts: &Contacts) -> Vec<Contact> {
+        let mut drained = contacts.drain();
+        drained.sort_unstable();
+        drained
     }
 
     #[test]
-    fn of_each_node_the_newest_word_is_kept_and_of_two_at_once_the_one_that_lasts_longer() {
+    fn the_newest_contact_wins_and_of_two_at_once_the_later_deadline() {
         let contacts = Contacts::default();
         for (minutes, due) in [
             (1, Some(30)),
@@ -171,15 +172,15 @@ mod tests {
             (2, None),
             (0, None),
         ] {
-            contacts.note(contact(7, minutes, due));
+            contacts.insert(contact(7, minutes, due));
         }
         let expected = [contact(7, 2, Some(12))];
-        assert_eq!(taken(&contacts), expected);
-        assert_eq!(taken(&contacts), []);
+        assert_eq!(drain_sorted(&contacts), expected);
+        assert_eq!(drain_sorted(&contacts), []);
     }
 
     #[test]
-    fn every_node_is_taken_once_whatever_part_it_is_in() {
+    fn every_node_is_drained_once_from_any_shard() {
         let contacts = Contacts::default();
         let mut expected: Vec<_> = (1..=500).map(|n| contact(n, 0, None)).collect();
         for one in &expected {
@@ -189,33 +190,33 @@ mod tests {
                 at,
                 due,
             } = *one;
-            contacts.heard(tenant, instance, at, due);
+            contacts.record(tenant, instance, at, due);
         }
         expected.sort_unstable();
-        assert_eq!(taken(&contacts), expected);
+        assert_eq!(drain_sorted(&contacts), expected);
     }
 
-    /// What was heard meanwhile is not undone by what is noted again.
+    /// Recording contacts again does not overwrite newer ones.
     #[tokio::test]
-    async fn what_cannot_be_written_is_not_lost() {
+    async fn contacts_that_cannot_be_written_are_not_lost() {
         let (store, away) = (fresh_store().await, fresh_store().await);
         away.close().await;
         let contacts = Contacts::default();
-        let many = u32::try_from(BATCH + 10).expect("a number");
+        let many = u32::try_from(BATCH_SIZE + 10).expect("a number");
         let mut expected: Vec<_> = (1..=many).map(|n| contact(n, 1, Some(9))).collect();
         for one in &expected {
-            contacts.note(*one);
+            contacts.insert(*one);
         }
         contacts.write(&away).await.expect_err("it is closed");
-        contacts.note(contact(5, 3, None));
+        contacts.insert(contact(5, 3, None));
         expected[4] = contact(5, 3, None);
         expected.sort_unstable();
-        assert_eq!(taken(&contacts), expected);
+        assert_eq!(drain_sorted(&contacts), expected);
         for one in &expected {
-            contacts.note(*one);
+            contacts.insert(*one);
         }
         let written = contacts.write(&store).await.expect("written");
         assert_eq!(written, expected.len());
-        assert_eq!(taken(&contacts), []);
+        assert_eq!(drain_sorted(&contacts), []);
     }
 }

@@ -1,6 +1,6 @@
-//! The door for the ancestor's agents: `maintmgr.v1` (southbound section 1).
+//! The gRPC service for EIM's agents: `maintmgr.v1`.
 
-pub(crate) mod quiet;
+pub(crate) mod evaluate;
 mod wire;
 
 use std::time::Instant;
@@ -9,35 +9,37 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::condition::{self, ConditionKind};
-use evenkeel_domain::decide::{Act, Protocol, Reason};
-use evenkeel_domain::eim::{self, Answer, Asked, Before, Delivered, Proof, Sample, SampleKind};
+use evenkeel_domain::decide::{Act, AgentProtocol, Reason};
+use evenkeel_domain::eim::{
+    self, Answer, AnswerInput, DeliveryState, PriorState, Proof, Sample, SampleKind,
+};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::run::{
-    AbandonCause, CancelCause, Happening, OpenRun, RunEvent, RunState, UpdateRun,
+    AbandonCause, CancelCause, OpenRun, RunEvent, RunEventRecord, RunState, UpdateRun,
 };
-use evenkeel_domain::status::Status as Shown;
+use evenkeel_domain::status::Status as NodeStatus;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
-use evenkeel_store::decisions::World;
-use evenkeel_store::nodes::Machine;
+use evenkeel_store::decisions::DecisionInput;
+use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::{self, Subject};
-use evenkeel_store::{StoreError, brake};
+use evenkeel_store::{StoreError, limit_usage};
 use tonic::{Request, Response, Status};
 
-use crate::caller::{self, Ancestor};
-use crate::desk::{Case, Door, Lane, Verdict, Words};
+use crate::answer_cache::{AnswerPayload, NodeKey};
+use crate::caller::{self, EimNode};
 use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
-use crate::progress::{Beginning, Scene, Turn};
+use crate::node_transaction::{NewAttempt, NodeTransaction, WritePermit};
+use crate::poll_batch::{BatchResult, PollContext, PollPayload, PollProtocol, Priority};
 use crate::status;
-use crate::view::{Said, Who};
 
-/// How old the last word of an agent that ours has replaced must be for another one to be noted: it speaks every few
-/// seconds, and each note is a change of the node.
-const HEARD_AGAIN: TimeDelta = TimeDelta::minutes(5);
+/// How old the last report of a replaced EIM agent must be to be updated. The agent reports every
+/// few seconds, and each update writes the node.
+const LAST_REPORT_REFRESH_INTERVAL: TimeDelta = TimeDelta::minutes(5);
 
 #[tonic::async_trait]
 impl MaintmgrService for MaintenanceManager {
@@ -46,184 +48,212 @@ impl MaintmgrService for MaintenanceManager {
         request: Request<PlatformUpdateStatusRequest>,
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
         let since = Instant::now();
-        let called = self.ancestor(&request, &request.get_ref().host_guid);
+        let called = self.authenticate_eim_node(&request, &request.get_ref().host_guid);
         let (peer, called) = called.await;
-        let said = request.into_inner().update_status;
-        let (answer, ancestor) = match called {
-            Ok(ancestor) => (
-                Box::pin(self.sampled(&ancestor, said, since)).await,
-                Some(ancestor),
+        let update_status = request.into_inner().update_status;
+        let (answer, eim_node) = match called {
+            Ok(eim_node) => (
+                Box::pin(self.handle_sample(&eim_node, update_status, since)).await,
+                Some(eim_node),
             ),
             Err(refused) => (Err(refused), None),
         };
         if answer.is_ok() {
-            self.desk.polls(Door::Eim).ok.increment(1);
+            self.poll_batcher
+                .poll_counters(PollProtocol::Eim)
+                .ok
+                .increment(1);
         } else {
             let outcome = status::outcome(&answer);
             metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
         }
-        self.note_ancestor((peer, ancestor.as_ref()), "PlatformUpdateStatus", &answer);
+        self.note_eim_call((peer, eim_node.as_ref()), "PlatformUpdateStatus", &answer);
         answer.map(Response::new)
     }
 }
 
 impl MaintenanceManager {
-    /// Answers a sample that came at an instant with what the node may do.
-    async fn sampled(
+    /// Answers a sample with what the node may do.
+    async fn handle_sample(
         &self,
-        ancestor: &Ancestor,
-        said: Option<UpdateStatus>,
+        eim_node: &EimNode,
+        update_status: Option<UpdateStatus>,
         since: Instant,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
-        let said = said.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
-        let sample = wire::sample(&said);
-        if quiet::may_be(sample.kind) {
-            let quiet = self.quietly(ancestor, &said, &sample, since).await?;
-            if let Some(answer) = quiet {
+        let update_status =
+            update_status.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
+        let sample = wire::decode_sample(&update_status);
+        if evaluate::may_be_unchanged(sample.kind) {
+            let unchanged = self
+                .try_without_write(eim_node, &update_status, &sample, since)
+                .await?;
+            if let Some(answer) = unchanged {
                 return Ok(answer);
             }
         }
-        self.desk.polls(Door::Eim).news.increment(1);
-        // How an update goes on and ends is told, and not asked.
-        let is_told = !quiet::may_be(sample.kind) || sample.kind == SampleKind::Failed;
-        let kind = if is_told {
-            CallKind::News
+        self.poll_batcher
+            .poll_counters(PollProtocol::Eim)
+            .write
+            .increment(1);
+        // Progress and results of an update are reports and not queries.
+        let is_report =
+            !evaluate::may_be_unchanged(sample.kind) || sample.kind == SampleKind::Failed;
+        let kind = if is_report {
+            CallKind::Write
         } else {
-            CallKind::Eim
+            CallKind::EimQuery
         };
-        let taken = self.in_turn(kind, |turn| Self::taken(turn, ancestor, &said, &sample));
-        taken.await
+        let processed = self.with_write_permit(kind, |turn| {
+            Self::process_sample(turn, eim_node, &update_status, &sample)
+        });
+        processed.await
     }
 
-    /// Almost all samples: they say nothing new, so nothing is locked and nothing is written. None if something is.
-    async fn quietly(
+    /// Fast path for almost all samples: no locks, no writes. Returns `None` if a write is needed.
+    async fn try_without_write(
         &self,
-        ancestor: &Ancestor,
-        said: &UpdateStatus,
+        eim_node: &EimNode,
+        update_status: &UpdateStatus,
         sample: &Sample,
         since: Instant,
     ) -> Result<Option<PlatformUpdateStatusResponse>, Status> {
-        let (tenant, uuid) = (ancestor.tenant, ancestor.uuid);
-        let case = Case {
-            who: Who::Uuid(tenant, uuid),
-            asked: self.view.asked_eim(uuid, said),
-            words: Words::Eim {
+        let (tenant, uuid) = (eim_node.tenant, eim_node.uuid);
+        let context = PollContext {
+            node: NodeKey::Uuid(tenant, uuid),
+            cache_key: self.answer_cache.key_for_eim_poll(uuid, update_status),
+            payload: PollPayload::Eim {
                 sample: sample.clone(),
-                available: said.os_update_available.clone(),
+                available: update_status.os_update_available.clone(),
             },
-            lane: Lane::Poll,
+            priority: Priority::Poll,
         };
-        let Verdict::Quiet(hit) = self.desk.ask(case, since).await? else {
+        let BatchResult::Unchanged(cached) = self.poll_batcher.answer(context, since).await? else {
             return Ok(None);
         };
-        caller::of_its_own(ancestor, hit.host)?;
-        let Said::Eim(answer) = &hit.answer.said else {
+        caller::check_token_binding(eim_node, cached.host)?;
+        let AnswerPayload::Eim(answer) = &cached.answer.payload else {
             return Ok(None);
         };
-        self.contacts.heard(tenant, hit.instance, self.now(), None);
+        self.contacts
+            .record(tenant, cached.instance, self.now(), None);
         Ok(Some(answer.clone()))
     }
 
-    /// Takes a sample and answers it. Nothing is answered OK that was not stored: the agent repeats an outcome until it is
-    /// (M5 to M7).
-    async fn taken(
-        turn: Turn<'_>,
-        ancestor: &Ancestor,
-        said: &UpdateStatus,
+    /// Stores a sample and answers it. OK is answered only after the commit: the agent repeats a
+    /// result until it gets OK.
+    async fn process_sample(
+        turn: WritePermit<'_>,
+        eim_node: &EimNode,
+        update_status: &UpdateStatus,
         sample: &Sample,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
-        // A window that is delivered is leave: the agent starts by itself.
-        let machine = (ancestor.tenant, Machine::Uuid(ancestor.uuid));
-        let scene = Scene::open(turn, machine, true).await;
-        let mut scene = scene.map_err(status::store)?;
-        caller::of_host(ancestor, &scene.host)?;
-        if !scene.world.known.trusted {
+        // Sending a window permits the start: the agent starts in it without asking again.
+        let machine = (eim_node.tenant, MachineKey::Uuid(eim_node.uuid));
+        let node_tx = NodeTransaction::open(turn, machine, true).await;
+        let mut node_tx = node_tx.map_err(status::from_store_error)?;
+        caller::check_may_speak_for(eim_node, &node_tx.host)?;
+        if !node_tx.input.facts.trusted {
             return Err(Status::unauthenticated("the instance was invalidated"));
         }
-        let kind = scene.world.known.os_kind;
-        // Our own agent has taken over: this one gets no window any more.
-        if !scene.host.public_key.is_empty() {
-            Box::pin(outlive(scene, sample))
+        let kind = node_tx.input.facts.os_kind;
+        // Our own agent has replaced this one, so it gets no window any more.
+        if !node_tx.host.public_key.is_empty() {
+            Box::pin(process_replaced_agent_sample(node_tx, sample))
                 .await
-                .map_err(status::store)?;
-            return Ok(wire::answer(Answer::default(), kind));
+                .map_err(status::from_store_error)?;
+            return Ok(wire::encode_answer(Answer::default(), kind));
         }
-        take(&mut scene, sample).await.map_err(status::store)?;
-        if let Some(available) = available(&scene, &said.os_update_available) {
-            scene.node.os_update_available = available;
+        apply_sample(&mut node_tx, sample)
+            .await
+            .map_err(status::from_store_error)?;
+        if let Some(available) = available_packages(&node_tx, &update_status.os_update_available) {
+            node_tx.node.os_update_available = available;
         }
-        call_off(&mut scene).await.map_err(status::store)?;
-        let answer = Box::pin(conclude(scene)).await.map_err(status::store)?;
-        Ok(wire::answer(answer, kind))
+        cancel_obsolete_run(&mut node_tx)
+            .await
+            .map_err(status::from_store_error)?;
+        let answer = Box::pin(commit_answer(node_tx))
+            .await
+            .map_err(status::from_store_error)?;
+        Ok(wire::encode_answer(answer, kind))
     }
 }
 
-/// What the sample says could be updated.
-fn available(scene: &Scene<'_>, said: &str) -> Option<String> {
-    let world = &scene.world;
-    eim::available(&world.known, &world.wanted.images, said)
+/// The available updates that follow from the sample.
+fn available_packages(node_tx: &NodeTransaction<'_>, reported: &str) -> Option<String> {
+    let input = &node_tx.input;
+    eim::available_update(&input.facts, &input.desired.images, reported)
 }
 
-/// Brings what the sample proves to the node's runs, and keeps what is known now.
-async fn take(scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
-    scene.node.protocol = Protocol::Eim;
-    scene.world.known.speaks = Protocol::Eim;
-    scene.world.known.provisioned = true;
-    let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
-    let mut proof = evidence(scene, open.as_ref(), sample);
+/// Applies the events that the sample proves to the runs of the node, and updates the node state.
+async fn apply_sample(
+    node_tx: &mut NodeTransaction<'_>,
+    sample: &Sample,
+) -> Result<(), StoreError> {
+    node_tx.node.protocol = AgentProtocol::Eim;
+    node_tx.input.facts.protocol = AgentProtocol::Eim;
+    node_tx.input.facts.provisioned = true;
+    let open = node_tx.input.run.as_ref().and_then(UpdateRun::as_open);
+    let mut proof = evaluate_sample(node_tx, open.as_ref(), sample);
     let ended = open.is_some() || !proof.events.is_empty();
     let before = open.filter(|run| run.attempt.is_none()).map(|run| run.id);
-    for happening in &proof.events {
-        bring(scene, happening, before).await?;
+    for record in &proof.events {
+        apply_event(node_tx, record, before).await?;
     }
     if let Some(image) = proof.image.take() {
-        reached(scene, image, &mut proof.conditions).await?;
+        record_installed_image(node_tx, image, &mut proof.conditions).await?;
     }
     let holds = std::mem::take(&mut proof.conditions);
     condition::replace(
-        &mut scene.node.conditions,
-        |kind| proof.judges(kind),
+        &mut node_tx.node.conditions,
+        |kind| proof.checks_condition(kind),
         holds,
-        scene.now,
+        node_tx.now,
     );
-    if let Some((text, indication)) = proof.shown {
-        let shown = Shown::new(text, indication, scene.now);
-        scene.node.update_status = shown.since(Some(&scene.node.update_status));
+    if let Some((text, indication)) = proof.status {
+        let new_status = NodeStatus::new(text, indication, node_tx.now);
+        node_tx.node.update_status = new_status.with_time_of(Some(&node_tx.node.update_status));
     }
-    if let Some(seen) = proof.seen {
-        scene.node.seen = Some(seen);
+    if let Some(last_sample) = proof.last_sample {
+        node_tx.node.last_sample = Some(last_sample);
     }
-    // The end of a run lets its slot go, and may be one failure too many.
-    if ended && scene.world.run.is_none() {
-        scene.look_again().await?;
+    // The end of a run frees its slot and may exceed the failure limit, so the input is loaded
+    // again.
+    if ended && node_tx.input.run.is_none() {
+        node_tx.reload_input().await?;
     }
     Ok(())
 }
 
-/// What a sample proves of the run that is open on the node.
-fn evidence(scene: &Scene<'_>, open: Option<&OpenRun>, sample: &Sample) -> Proof {
-    let before = Before {
-        seen: scene.node.seen.as_ref(),
-        delivered: &scene.node.delivered,
-        open,
-        known: &scene.world.known,
-        images: &scene.world.wanted.images,
+/// Derives from a sample what happened to the open run of the node.
+fn evaluate_sample(
+    node_tx: &NodeTransaction<'_>,
+    open: Option<&OpenRun>,
+    sample: &Sample,
+) -> Proof {
+    let before = PriorState {
+        last_sample: node_tx.node.last_sample.as_ref(),
+        delivered: &node_tx.node.delivered,
+        open_run: open,
+        facts: &node_tx.input.facts,
+        images: &node_tx.input.desired.images,
     };
-    eim::evidence(&before, sample, scene.now)
+    eim::evaluate_sample(&before, sample, node_tx.now)
 }
 
-/// The node was brought to an image. The outcome is kept also if somebody has taken the image from the catalogue.
-async fn reached(
-    scene: &mut Scene<'_>,
+/// Records the image that the node was updated to. The result is stored even if the image was
+/// removed from the catalogue.
+async fn record_installed_image(
+    node_tx: &mut NodeTransaction<'_>,
     image: Image,
     conditions: &mut Vec<(ConditionKind, String)>,
 ) -> Result<(), StoreError> {
-    match scene.image(image.os).await? {
-        Some(image) => scene.runs(image),
+    match node_tx.find_image(image.os).await? {
+        Some(image) => node_tx.set_running_image(image),
         None => conditions.push((
             ConditionKind::UnknownImage,
             format!(
-                "it was brought to the image {:?}, which is not in the catalogue any more",
+                "it was updated to the image {:?}, which is no longer in the catalogue",
                 image.image_id
             ),
         )),
@@ -231,84 +261,104 @@ async fn reached(
     Ok(())
 }
 
-/// Takes what an agent says whose place ours has taken: how that ended which it had begun, and no more. It forgets an
-/// outcome that is answered, so the outcome is stored, beside whatever our own agent is doing.
-async fn outlive(mut scene: Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
-    let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
+/// Processes a sample of an agent that ours has replaced: stores the result of the run that it had
+/// begun, and nothing else. The agent forgets a result once it is acknowledged, so the result is
+/// stored independently of our own agent's runs.
+async fn process_replaced_agent_sample(
+    mut node_tx: NodeTransaction<'_>,
+    sample: &Sample,
+) -> Result<(), StoreError> {
+    let open = node_tx.input.run.as_ref().and_then(UpdateRun::as_open);
     let open = open.filter(|run| run.attempt.is_none());
-    let proof = evidence(&scene, open.as_ref(), sample);
-    for happening in &proof.events {
-        let run = scene.world.run.as_ref();
+    let proof = evaluate_sample(&node_tx, open.as_ref(), sample);
+    for record in &proof.events {
+        let run = node_tx.input.run.as_ref();
         let run = match run.filter(|run| run.attempt.is_none()) {
             Some(run) => Some(run.id),
-            None => timed_out(&scene, &happening.event).await?,
+            None => find_timed_out_run(&node_tx, &record.event).await?,
         };
         if let Some(run) = run {
-            scene.bring(Subject::Run(run), happening).await?;
-        } else if matches!(happening.event, RunEvent::Finished | RunEvent::Failed(_)) {
-            let beginning = sampled_attempt(&scene, None).await?;
-            scene.record(beginning, happening).await?;
+            node_tx.apply_event(Subject::Run(run), record).await?;
+        } else if matches!(record.event, RunEvent::Finished | RunEvent::Failed(_)) {
+            let beginning = new_sampled_attempt(&node_tx, None).await?;
+            node_tx.record_finished_attempt(beginning, record).await?;
         }
     }
-    if let Some(seen) = proof.seen {
-        scene.node.seen = Some(seen);
+    if let Some(last_sample) = proof.last_sample {
+        node_tx.node.last_sample = Some(last_sample);
     }
-    let last_word = scene.node.delivered.last_word;
-    if open.is_some() && last_word.is_some_and(|last| last + HEARD_AGAIN <= scene.now) {
-        scene.node.delivered.last_word = Some(scene.now);
+    let last_report = node_tx.node.delivered.last_heard_at;
+    if open.is_some()
+        && last_report.is_some_and(|last| last + LAST_REPORT_REFRESH_INTERVAL <= node_tx.now)
+    {
+        node_tx.node.delivered.last_heard_at = Some(node_tx.now);
     }
-    scene.keep().await
+    node_tx.save().await
 }
 
-/// An attempt that was begun by what was told last.
-async fn sampled_attempt(
-    scene: &Scene<'_>,
+/// A new attempt that was begun by the last delivered schedule.
+async fn new_sampled_attempt(
+    node_tx: &NodeTransaction<'_>,
     follows: Option<(RunId, Scope)>,
-) -> Result<Beginning, StoreError> {
-    let origin = scene.told(scene.node.delivered.clone()).await?;
-    Ok(Beginning {
+) -> Result<NewAttempt, StoreError> {
+    let origin = node_tx
+        .origin_from_delivered(node_tx.node.delivered.clone())
+        .await?;
+    Ok(NewAttempt {
         attempt: None,
         origin,
         follows,
     })
 }
 
-/// A sampled event has no attempt of its own: it belongs to the open run, or to the one that was given up for lack of
-/// news, or opens one, which then goes on with the leave of the one before it.
-async fn bring(
-    scene: &mut Scene<'_>,
-    happening: &Happening,
+/// Applies an event of a sample, which names no attempt: to the open run, or to a run that timed
+/// out, or to a new run that continues the permit of the run before it.
+async fn apply_event(
+    node_tx: &mut NodeTransaction<'_>,
+    record: &RunEventRecord,
     before: Option<RunId>,
 ) -> Result<(), StoreError> {
-    if let Some(open) = scene.world.run.as_ref().map(|run| run.id) {
-        return scene.bring(Subject::Run(open), happening).await.map(drop);
+    if let Some(open) = node_tx.input.run.as_ref().map(|run| run.id) {
+        return node_tx
+            .apply_event(Subject::Run(open), record)
+            .await
+            .map(drop);
     }
-    if let Some(silent) = timed_out(scene, &happening.event).await? {
-        return scene.bring(Subject::Run(silent), happening).await.map(drop);
+    if let Some(silent) = find_timed_out_run(node_tx, &record.event).await? {
+        return node_tx
+            .apply_event(Subject::Run(silent), record)
+            .await
+            .map(drop);
     }
-    let applies = scene.world.applies().map(|assigned| assigned.scope);
-    let beginning = sampled_attempt(scene, before.zip(applies)).await?;
-    scene
-        .begin_attempt(beginning, happening, &[])
+    let applies = node_tx
+        .input
+        .applicable_policy()
+        .map(|assigned| assigned.scope);
+    let beginning = new_sampled_attempt(node_tx, before.zip(applies)).await?;
+    node_tx
+        .begin_attempt(beginning, record, &[])
         .await
         .map(drop)
 }
 
-/// The run that was given up for lack of news, if this is the news of its end.
-async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>, StoreError> {
-    // Once the node was seen at rest, what ends now is another update.
-    let seen = scene.node.seen.as_ref();
-    let was_busy = seen.is_some_and(|seen| {
+/// The run that timed out, if the event ends it.
+async fn find_timed_out_run(
+    node_tx: &NodeTransaction<'_>,
+    event: &RunEvent,
+) -> Result<Option<RunId>, StoreError> {
+    // Once the node has reported that it is idle, the event belongs to another update.
+    let last_sample = node_tx.node.last_sample.as_ref();
+    let was_busy = last_sample.is_some_and(|last_sample| {
         matches!(
-            seen.said(),
+            last_sample.confirmed_kind(),
             SampleKind::Downloading | SampleKind::Downloaded | SampleKind::Started
         )
     });
     if !was_busy || !matches!(event, RunEvent::Finished | RunEvent::Failed(_)) {
         return Ok(None);
     }
-    // Another agent may have ended others since then.
-    let last = runs::find_sampled(&scene.tx, scene.node.instance).await?;
+    // Our own agent may have ended other runs since then.
+    let last = runs::find_last_sampled(&node_tx.tx, node_tx.node.instance).await?;
     let is_silent = |run: &UpdateRun| {
         matches!(
             run.state,
@@ -321,45 +371,49 @@ async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>,
     Ok(last.filter(is_silent).map(|run| run.id))
 }
 
-/// Gives up what was only fetched and is not wanted any more, once the node has nothing left that it could begin by:
-/// such an agent is not told to give up, it is told no window.
-async fn call_off(scene: &mut Scene<'_>) -> Result<(), StoreError> {
-    let given_up = given_up(&scene.world, &scene.node.delivered, scene.now);
-    let Some((run, cause)) = given_up else {
+/// Cancels a downloaded run that is no longer desired, once the node has no window left to begin it
+/// in. EIM's agents cannot be asked to cancel; they only stop receiving windows.
+async fn cancel_obsolete_run(node_tx: &mut NodeTransaction<'_>) -> Result<(), StoreError> {
+    let obsolete = run_to_cancel(&node_tx.input, &node_tx.node.delivered, node_tx.now);
+    let Some((run, cause)) = obsolete else {
         return Ok(());
     };
-    let cancelled = Happening::of(RunEvent::Cancelled(cause));
-    scene.bring(Subject::Run(run), &cancelled).await?;
-    scene.look_again().await
+    let cancelled = RunEventRecord::from_event(RunEvent::Cancelled(cause));
+    node_tx.apply_event(Subject::Run(run), &cancelled).await?;
+    node_tx.reload_input().await
 }
 
-/// What is to be given up, and why.
-fn given_up(world: &World, delivered: &Delivered, now: Time) -> Option<(RunId, CancelCause)> {
-    let Act::Cancel { run, cause } = world.decide(now).act else {
+/// The run to cancel, and the reason.
+fn run_to_cancel(
+    input: &DecisionInput,
+    delivered: &DeliveryState,
+    now: Time,
+) -> Option<(RunId, CancelCause)> {
+    let Act::Cancel { run, cause } = input.decide(now).act else {
         return None;
     };
     let may_begin =
         delivered.single.is_some() || delivered.occurrence.is_some() || delivered.was_open(now);
-    // What it was fetched for in vain, the node says itself.
-    let is_left = may_begin || cause == CancelCause::WindowMissed;
-    (!is_left).then_some((run, cause))
+    // The node itself reports a missed window.
+    let can_still_begin = may_begin || cause == CancelCause::WindowMissed;
+    (!can_still_begin).then_some((run, cause))
 }
 
-/// Renders what the node should do. Who was seen through in a window does not begin in it once more, so it needs no slot
-/// and holds nobody up.
-fn render(world: &World, before: &Delivered, now: Time) -> Answer {
-    let open = world.run.as_ref().and_then(UpdateRun::as_open);
-    let decision = world.decide(now);
-    let asked = Asked {
-        known: &world.known,
-        wanted: &world.wanted,
-        open: open.as_ref(),
+/// Renders the answer for the node. A node that has finished in a window does not begin in it
+/// again, so it needs no slot.
+fn render_answer(input: &DecisionInput, before: &DeliveryState, now: Time) -> Answer {
+    let open = input.run.as_ref().and_then(UpdateRun::as_open);
+    let decision = input.decide(now);
+    let request = AnswerInput {
+        facts: &input.facts,
+        desired: &input.desired,
+        open_run: open.as_ref(),
         decision: &decision,
-        before,
+        delivered: before,
     };
-    let mut answer = eim::answer(&asked, now);
+    let mut answer = eim::render_answer(&request, now);
     let is_settled = matches!(
-        decision.because,
+        decision.reason,
         Reason::UpToDate { .. } | Reason::FailedInWindow { .. }
     );
     if is_settled {
@@ -368,35 +422,43 @@ fn render(world: &World, before: &Delivered, now: Time) -> Answer {
     answer
 }
 
-/// Whether the node holds a slot of the assignment that applies to it.
-fn holds_slot(world: &World) -> bool {
-    world.applies().is_some_and(|assigned| assigned.brake.mine)
+/// Whether the node holds a slot of its assignment.
+fn holds_slot(input: &DecisionInput) -> bool {
+    input
+        .applicable_policy()
+        .is_some_and(|assigned| assigned.usage.holds_slot)
 }
 
-/// Keeps what is answered, together with the slot that goes with it.
-async fn conclude(mut scene: Scene<'_>) -> Result<Answer, StoreError> {
-    let render = |scene: &Scene<'_>| render(&scene.world, &scene.node.delivered, scene.now);
-    let mut answer = render(&scene);
-    let held = holds_slot(&scene.world);
-    if answer.slot.is_some() && !held {
-        // Counted where it is judged, and only by who would begin: the others need not wait for each other.
-        scene.count().await?;
-        answer = render(&scene);
+/// Stores the answer and its slot.
+async fn commit_answer(mut node_tx: NodeTransaction<'_>) -> Result<Answer, StoreError> {
+    let render = |node_tx: &NodeTransaction<'_>| {
+        render_answer(&node_tx.input, &node_tx.node.delivered, node_tx.now)
+    };
+    let mut answer = render(&node_tx);
+    let is_holding_slot = holds_slot(&node_tx.input);
+    if answer.slot.is_some() && !is_holding_slot {
+        // Slots are counted only if the node would begin, so that other nodes do not wait for the
+        // lock.
+        node_tx.count_slots().await?;
+        answer = render(&node_tx);
     }
-    let (instance, now) = (scene.node.instance, scene.now);
-    let is_new = scene.node.delivered != answer.delivered || scene.has_news();
+    let (instance, now) = (node_tx.node.instance, node_tx.now);
+    let is_new = node_tx.node.delivered != answer.delivered || node_tx.is_changed();
     match answer.slot {
-        Some(slot) if is_new || !held => {
-            brake::hold(&scene.tx, slot.scope, instance, slot.until, now).await?;
+        Some(slot) if is_new || !is_holding_slot => {
+            limit_usage::take_slot(&node_tx.tx, slot.scope, instance, slot.until, now).await?;
         }
         Some(_) => {}
-        // What is being changed keeps its slot until its run ends, also if another assignment applies meanwhile.
-        None if scene.is_being_changed() => {}
-        // It may be one of an assignment that does not apply any more.
-        None if is_new || held => brake::release(&scene.tx, instance).await?,
+        // A node that is being changed keeps its slot until its run ends, even under another
+        // assignment.
+        None if node_tx.has_begun_change() => {}
+        // The slot may belong to an earlier assignment.
+        None if is_new || is_holding_slot => {
+            limit_usage::release_slots(&node_tx.tx, instance).await?
+        }
         None => {}
     }
-    scene.node.delivered = answer.delivered.clone();
-    scene.commit().await?;
+    node_tx.node.delivered = answer.delivered.clone();
+    node_tx.commit().await?;
     Ok(answer)
 }

@@ -1,50 +1,52 @@
-//! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds,
-//! versions of packages that no node tells of any more, tokens of nodes that have expired, changes that are logged long
-//! enough, tallies that are added up.
+//! Periodic removal of data that is no longer needed: expired runs, unreferenced contents, slots
+//! without a holder, package versions that no node reports any more, expired node tokens, old
+//! entries of the change log, and tallies that are folded into their sum.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
-use evenkeel_kit::Calendar;
-use evenkeel_kit::calendar::BadCalendar;
+use evenkeel_kit::JobSchedule;
 use evenkeel_kit::clock::Clock;
+use evenkeel_kit::job_schedule::JobScheduleError;
 use evenkeel_store::{
-    Store, StoreError, brake, contents, log, node_tokens, runs, tallies, versions,
+    Store, StoreError, contents, limit_usage, log, node_tokens, package_versions, runs, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
-use crate::settings::{Settings, delta};
+use crate::settings::{Settings, to_time_delta};
 
-/// How many rows one transaction removes: none lasts long, and other replicas take others.
-const BATCH: u32 = 1_000;
+/// The maximum number of rows that one transaction removes. Short transactions let other replicas
+/// work at the same time.
+const BATCH_SIZE: u32 = 1_000;
 
-/// How long after its end a token is remembered: clocks differ.
-const AFTERWARDS: TimeDelta = TimeDelta::hours(1);
+/// How long a token is kept after it expires, because clocks differ.
+const TOKEN_GRACE_PERIOD: TimeDelta = TimeDelta::hours(1);
 
-/// How often tallies are added up besides: every list without a filter reads all of them.
-const ADDED_UP_EVERY: Duration = Duration::from_mins(1);
+/// How often tallies are folded in addition. Every unfiltered list reads all of them.
+const TALLY_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A pass takes no input: what it does follows from the database alone. Rows that another replica is removing are
-/// skipped, so passes on several replicas do no harm.
+/// Removes data on a schedule. A pass needs no input: its work follows from the database alone. It
+/// skips rows that another replica is removing, so several replicas may run passes at the same
+/// time.
 #[derive(Clone, Debug)]
 pub struct Housekeeping {
     store: Store,
     clock: Arc<dyn Clock>,
-    when: String,
+    schedule: String,
     retention_days: u32,
-    /// None keeps the log for ever.
-    log_kept: Option<TimeDelta>,
+    /// How long the change log is kept; `None` keeps it forever.
+    change_log_retention: Option<TimeDelta>,
     outage: Arc<Outage>,
 }
 
-/// How much a pass removed.
+/// The number of removed rows of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Runs, with their history.
+pub struct RemovedRows {
+    /// Runs with their history.
     pub runs: u64,
     /// Contents.
     pub contents: u64,
@@ -56,14 +58,14 @@ pub struct Swept {
     pub tokens: u64,
     /// Changes in the log.
     pub changes: u64,
-    /// Tallies that their sum took the place of.
+    /// Tallies that were folded into their sum.
     pub tallies: u64,
 }
 
-/// The calendar cannot be kept.
+/// The schedule is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("the calendar in maintenance_manager.housekeeping cannot be kept")]
-pub(crate) struct NoCalendar(#[from] BadCalendar);
+#[error("the schedule in maintenance_manager.housekeeping_schedule is invalid")]
+pub(crate) struct InvalidSchedule(#[from] JobScheduleError);
 
 impl Housekeeping {
     /// Housekeeping on a store.
@@ -72,138 +74,137 @@ impl Housekeeping {
         Self {
             store,
             clock,
-            when: settings.housekeeping.clone(),
+            schedule: settings.housekeeping_schedule.clone(),
             retention_days: settings.retention_days(),
-            log_kept: (!settings.log_kept.is_zero()).then(|| delta(settings.log_kept)),
+            change_log_retention: (!settings.change_log_retention.is_zero())
+                .then(|| to_time_delta(settings.change_log_retention)),
             outage: Arc::default(),
         }
     }
 
-    /// One that tells of an outage together with others.
+    /// Shares the outage tracking with other tasks.
     #[must_use]
     pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
         self.outage = Arc::clone(outage);
         self
     }
 
-    /// Makes passes by the calendar until it is asked to stop. What comes while a pass goes on is one pass, after it.
-    pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), NoCalendar> {
-        let calendar: Calendar = self.when.parse()?;
-        let mut calendar = calendar.strikes(Arc::clone(&self.clock));
-        let mut minutes = tokio::time::interval(ADDED_UP_EVERY);
-        minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Runs passes on the schedule until it is stopped. Occurrences during a pass collapse into
+    /// one.
+    pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), InvalidSchedule> {
+        let schedule: JobSchedule = self.schedule.parse()?;
+        let mut schedule = schedule.occurrences(Arc::clone(&self.clock));
+        let mut tally_ticks = tokio::time::interval(TALLY_INTERVAL);
+        tally_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
-                _ = minutes.tick() => {
-                    self.outage.note_pass("tallies", &self.add_up().await);
+                _ = tally_ticks.tick() => {
+                    self.outage.note_pass("tallies", &self.fold_tallies().await);
                     continue;
                 }
-                () = calendar.strike() => {}
+                () = schedule.wait_next() => {}
             }
-            // A failed pass is not a failed process: the next one is the retry.
-            let passed = self.pass_until(&stopping).await;
-            self.outage.note_pass("housekeeping", &passed);
-            if let Ok(swept) = passed
-                && swept != Swept::default()
+            // A failed pass does not end the task: the next pass retries.
+            let result = self.pass_until(&stopping).await;
+            self.outage.note_pass("housekeeping", &result);
+            if let Ok(removed) = result
+                && removed != RemovedRows::default()
             {
                 tracing::info!(
-                    runs = swept.runs,
-                    contents = swept.contents,
-                    slots = swept.slots,
-                    versions = swept.versions,
-                    tokens = swept.tokens,
-                    changes = swept.changes,
-                    tallies = swept.tallies,
-                    "threw away what is not needed any more"
+                    runs = removed.runs,
+                    contents = removed.contents,
+                    slots = removed.slots,
+                    versions = removed.versions,
+                    tokens = removed.tokens,
+                    changes = removed.changes,
+                    tallies = removed.tallies,
+                    "removed data that is no longer needed"
                 );
             }
         }
     }
 
-    /// One pass. Says how much it removed.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub async fn pass(&self) -> Result<Swept, StoreError> {
+    /// Runs one pass. Returns the number of removed rows.
+    pub async fn pass(&self) -> Result<RemovedRows, StoreError> {
         self.pass_until(&CancellationToken::new()).await
     }
 
-    async fn pass_until(&self, stopping: &CancellationToken) -> Result<Swept, StoreError> {
-        let mut swept = Swept::default();
+    async fn pass_until(&self, stopping: &CancellationToken) -> Result<RemovedRows, StoreError> {
+        let mut removed = RemovedRows::default();
         while !stopping.is_cancelled() {
-            let batch = self.batch().await?;
-            swept.runs += batch.runs;
-            swept.contents += batch.contents;
-            swept.slots += batch.slots;
-            swept.versions += batch.versions;
-            swept.tokens += batch.tokens;
-            swept.changes += batch.changes;
-            swept.tallies += batch.tallies;
-            if batch == Swept::default() {
+            let batch = self.remove_batch().await?;
+            removed.runs += batch.runs;
+            removed.contents += batch.contents;
+            removed.slots += batch.slots;
+            removed.versions += batch.versions;
+            removed.tokens += batch.tokens;
+            removed.changes += batch.changes;
+            removed.tallies += batch.tallies;
+            if batch == RemovedRows::default() {
                 break;
             }
         }
         for (what, count) in [
-            ("runs", swept.runs),
-            ("contents", swept.contents),
-            ("slots", swept.slots),
-            ("versions", swept.versions),
-            ("tokens", swept.tokens),
-            ("changes", swept.changes),
+            ("runs", removed.runs),
+            ("contents", removed.contents),
+            ("slots", removed.slots),
+            ("versions", removed.versions),
+            ("tokens", removed.tokens),
+            ("changes", removed.changes),
         ] {
-            note(what, count);
+            count_removed(what, count);
         }
-        Ok(swept)
+        Ok(removed)
     }
 
-    /// A part of the work, in transactions of its own.
-    async fn batch(&self) -> Result<Swept, StoreError> {
+    /// Removes one batch, in transactions of its own.
+    async fn remove_batch(&self) -> Result<RemovedRows, StoreError> {
         let now = self.clock.now();
         let tx = self.store.fleet().await?;
-        let runs = runs::expire(&tx, self.retention_days, now, BATCH).await?;
+        let runs = runs::delete_expired(&tx, self.retention_days, now, BATCH_SIZE).await?;
         tx.commit().await?;
         let tx = self.store.fleet().await?;
-        let contents = contents::clean(&tx, now, BATCH).await?;
-        let slots = brake::clean(&tx, now, BATCH).await?;
+        let contents = contents::delete_unused(&tx, now, BATCH_SIZE).await?;
+        let slots = limit_usage::delete_expired_slots(&tx, now, BATCH_SIZE).await?;
         tx.commit().await?;
         let tx = self.store.fleet().await?;
-        let versions = versions::clean(&tx, now, BATCH).await?;
-        let tokens = node_tokens::clean(&tx, now - AFTERWARDS, BATCH).await?;
+        let versions = package_versions::delete_expired(&tx, now, BATCH_SIZE).await?;
+        let tokens = node_tokens::delete_expired(&tx, now - TOKEN_GRACE_PERIOD, BATCH_SIZE).await?;
         tx.commit().await?;
-        Ok(Swept {
+        Ok(RemovedRows {
             runs,
             contents,
             slots,
             versions,
             tokens,
-            changes: self.forget_changes(now).await?,
-            tallies: self.add_up().await?,
+            changes: self.prune_change_log(now).await?,
+            tallies: self.fold_tallies().await?,
         })
     }
 
-    /// Removes changes that are logged long enough. Says how many.
-    async fn forget_changes(&self, now: Time) -> Result<u64, StoreError> {
-        let Some(kept) = self.log_kept else {
+    /// Removes old entries of the change log. Returns their number.
+    async fn prune_change_log(&self, now: Time) -> Result<u64, StoreError> {
+        let Some(retention) = self.change_log_retention else {
             return Ok(0);
         };
         let tx = self.store.fleet().await?;
-        let changes = log::prune(&tx, now - kept, BATCH).await?;
+        let changes = log::prune(&tx, now - retention, BATCH_SIZE).await?;
         tx.commit().await?;
         Ok(changes)
     }
 
-    /// Adds up tallies. Says how many.
-    async fn add_up(&self) -> Result<u64, StoreError> {
+    /// Folds tallies into their sum. Returns their number.
+    async fn fold_tallies(&self) -> Result<u64, StoreError> {
         let tx = self.store.fleet().await?;
         let tallies = tallies::fold(&tx).await?;
         tx.commit().await?;
-        note("tallies", tallies);
+        count_removed("tallies", tallies);
         Ok(tallies)
     }
 }
 
-/// Notes how much of something was thrown away.
-fn note(what: &'static str, count: u64) {
+/// Counts removed rows.
+fn count_removed(what: &'static str, count: u64) {
     metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
 }

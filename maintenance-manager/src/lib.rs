@@ -1,50 +1,52 @@
-//! What a node should do now: the gRPC services for agents, and the loops that go with them.
+//! The maintenance manager: the gRPC services for agents, and the periodic tasks that belong to
+//! them.
 //!
-//! There are two doors on one engine: `evenkeel.agent.v1` for our own agent and `maintmgr.v1` for the ancestor's, with
-//! `hostmgr_southbound_proto` beside it for the signs of life of the latter's nodes. A report is one transaction: lock the
-//! node, bring the events to the run, keep what is now known, commit, answer. Nothing is answered OK that was not committed.
+//! Two services share one engine: `evenkeel.agent.v1` for our own agent and `maintmgr.v1` for EIM's
+//! agents. `hostmgr_southbound_proto` serves the heartbeats of EIM's nodes. A report is one
+//! transaction: lock the node, apply the events to the run, store the node state, commit, answer.
+//! OK is answered only after the commit.
 //!
-//! Most polls say nothing new. They are answered from memory (`view`), without the database; what is not remembered is
-//! looked at for many nodes at once (`desk`), without locking or writing. A poll of our own agent may be kept open until
-//! there is something new to say (`holds`). When there is more to do than can be borne, nodes are asked to come less often,
-//! and calls are refused before they are read (`load`, `admission`).
+//! Most polls need no write. They are answered from memory without the database (`answer_cache`).
+//! Polls that are not cached are evaluated in batches without locks or writes (`poll_batch`). A
+//! poll of our own agent may wait until its answer changes (`long_poll`). Under overload nodes are
+//! asked to poll less often, and calls are refused before they are read (`load`, `admission`).
 
 mod admission;
 mod agent;
-mod arriving;
-mod bonds;
+mod answer_cache;
 mod caller;
-mod carried;
+mod connection;
 mod contacts;
-mod derived;
-mod desk;
+mod derived_state;
 mod eim;
-mod holds;
 mod hostmgr;
 mod housekeeping;
-mod images;
+mod image_watch;
+mod incoming_body;
 mod load;
+mod long_poll;
 mod manager;
 mod memory;
+mod node_transaction;
 mod outage;
 mod peer;
-mod progress;
+mod poll_batch;
+mod run_reaper;
 mod settings;
-mod silence;
+mod silent_nodes;
 mod status;
-mod tracker;
-mod view;
+mod token_bindings;
 
-pub use carried::Carried;
-pub use desk::DeskSettings;
-pub use holds::HoldSettings;
-pub use housekeeping::{Housekeeping, Swept};
-pub use images::ImageWatch;
+pub use answer_cache::{AnswerCacheSettings, CacheSizes};
+pub use connection::ConnectionState;
+pub use housekeeping::{Housekeeping, RemovedRows};
+pub use image_watch::ImageWatch;
 pub use load::LoadSettings;
-pub use manager::{MAX_MESSAGE, MaintenanceManager};
-pub use memory::{Memory, TurnedAway};
-pub use peer::FloodSettings;
-pub use settings::{PatienceSettings, Settings};
-pub use silence::SilenceWatch;
-pub use tracker::Tracker;
-pub use view::{Sizes, ViewSettings};
+pub use long_poll::LongPollSettings;
+pub use manager::{MAX_MESSAGE_BYTES, MaintenanceManager};
+pub use memory::{MemoryPressure, OutOfMemory};
+pub use peer::RateLimitSettings;
+pub use poll_batch::PollBatchSettings;
+pub use run_reaper::RunReaper;
+pub use settings::{RunTimeoutSettings, Settings};
+pub use silent_nodes::SilentNodeWatch;

@@ -1,22 +1,22 @@
-//! How much is taken on at once, and how often nodes should ask while there is too much to do.
+//! Load limits: how many calls run at once, and how often nodes should poll under pressure.
 //!
-//! Calls that are too many are refused before they are read, with a time after which the caller should try again: what only
-//! asks first, what tells or begins something last. What asks and cannot be answered from memory is refused sooner. Whoever
-//! is answered is told to come back less often while the pressure lasts.
+//! Excess calls are refused before they are read, with a retry delay: queries first, writes last.
+//! Queries that are not answered from the cache have a lower limit. While the pressure lasts, nodes
+//! are asked to poll less often.
 
-mod line;
-mod pens;
+mod message_memory;
 mod pressure;
+mod retry_queue;
 #[cfg(test)]
 mod tests;
-mod weight;
+mod write_permits;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use evenkeel_kit::beat;
+use evenkeel_kit::tick;
 use metrics::{Counter, Gauge};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
@@ -25,154 +25,155 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-use line::{EACH, LATE, Line, SOON};
-use pressure::{adapted, most, part, smoothed, strain};
+use pressure::{adapt_factor, max_factor, ratio, smooth, strain};
+use retry_queue::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, MIN_SERVICE_TIME, RetryQueue};
 
-pub use weight::Weight;
+pub use message_memory::MessageMemory;
 
-/// How often the pressure is looked at. A look that comes later than another one was due is all the pressure there is.
-const LOOK: Duration = Duration::from_millis(250);
+/// The interval between samples of the pressure. A sample that is late by a whole interval counts
+/// as full pressure.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often at rest. To wake costs an idle process more than what it does then.
-const LOOK_AT_REST: Duration = Duration::from_secs(1);
+/// The interval in an idle process, where a wake-up costs more than the sample itself.
+const IDLE_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How long those that are held may take to be answered at a stop, and how often it is seen whether they are.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
-const LET_GO_EACH: Duration = Duration::from_millis(10);
+/// How long a stop waits until long polls are answered, and how often it checks.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Where a refusal says after how many milliseconds to try again.
-pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
+/// The header with the retry delay in milliseconds.
+pub const RETRY_PUSHBACK_HEADER: &str = "grpc-retry-pushback-ms";
 
-/// How much is taken on at once.
+/// Settings of the load limits.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadSettings {
-    /// How many calls may be under way when one is taken on that only asks; held ones do not count. 0 is without limit,
-    /// also for the others.
-    pub calls: u32,
-    /// How many may be when one is taken on that tells or begins something; never fewer than `calls`.
-    pub calls_of_any_kind: u32,
-    /// How seldom nodes are asked to poll while there is too much to do.
+    /// The maximum number of calls in flight when a query is admitted; long polls do not count. 0
+    /// means no limit, also for writes.
+    pub query_call_limit: u32,
+    /// The maximum number of calls in flight when a write is admitted; at least `query_call_limit`.
+    pub total_call_limit: u32,
+    /// The maximum poll interval under pressure.
     #[serde(with = "humantime_serde")]
-    pub poll_interval_max: Duration,
-    /// How many calls may write at once.
-    pub writers: usize,
-    /// How many may wait to write.
-    pub writers_waiting: usize,
-    /// How many bytes of messages that are on their way may be held in all, the first 64 KiB of each not counted; a quarter
-    /// of that for all that come over connections of which nothing is known yet. 0 is without limit.
-    pub message_memory: u64,
+    pub max_poll_interval: Duration,
+    /// The maximum number of calls that write at once.
+    pub max_writers: usize,
+    /// The maximum number of calls that wait to write.
+    pub max_waiting_writers: usize,
+    /// The memory limit for arriving messages in bytes, not counting the first 64 KiB of each
+    /// message. A quarter of it is for connections without an authenticated call. 0 means no limit.
+    pub message_memory_limit: u64,
 }
 
 impl Default for LoadSettings {
     fn default() -> Self {
         Self {
-            calls: 1_024,
-            calls_of_any_kind: 1_280,
-            poll_interval_max: Duration::from_mins(5),
-            writers: 16,
-            writers_waiting: 2_048,
-            message_memory: 128 << 20,
+            query_call_limit: 1_024,
+            total_call_limit: 1_280,
+            max_poll_interval: Duration::from_mins(5),
+            max_writers: 16,
+            max_waiting_writers: 2_048,
+            message_memory_limit: 128 << 20,
         }
     }
 }
 
-/// How the paths of calls of our own agents begin.
-const OUR_OWN: &str = "/evenkeel.agent.";
+/// The common path prefix of the calls of our own agents.
+const AGENT_SERVICE_PREFIX: &str = "/evenkeel.agent.";
 
-/// What a call is for, as far as its path says.
+/// The kind of a call, as far as its path tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// It asks, and can ask again.
-    Quiet,
-    /// It does as well, but comes back at its own pace whatever it is told, as the ancestor's do.
-    Eim,
-    /// It tells something, or something waits for its answer.
-    News,
+    /// A query, which can be repeated.
+    Query,
+    /// A query of one of EIM's agents, which repeats it at its own pace and ignores retry delays.
+    EimQuery,
+    /// A call that reports or begins something.
+    Write,
 }
 
 impl CallKind {
-    /// What a call with this path is for.
-    pub fn of(path: &str) -> Self {
+    /// The kind of a call with this path.
+    pub fn from_path(path: &str) -> Self {
         match path.rsplit('/').next() {
-            _ if !path.starts_with(OUR_OWN) => Self::Eim,
-            Some("Begin" | "Report" | "Enroll") => Self::News,
-            _ => Self::Quiet,
+            _ if !path.starts_with(AGENT_SERVICE_PREFIX) => Self::EimQuery,
+            Some("Begin" | "Report" | "Enroll") => Self::Write,
+            _ => Self::Query,
         }
     }
 }
 
-/// There is too much to do for a call.
+/// The server is overloaded and refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Busy {
-    /// After what time to try again.
-    pub again: Duration,
+pub struct Overloaded {
+    /// The delay before the next try.
+    pub retry_after: Duration,
 }
 
-impl Busy {
-    /// The same for the caller.
+impl Overloaded {
+    /// The gRPC status, with the retry delay.
     pub fn status(self) -> Status {
-        let millis = self.again.as_millis();
-        let text = format!("the server has too much to do; try again in {millis} ms");
-        pushback(Status::unavailable(text), self.again)
+        let millis = self.retry_after.as_millis();
+        let text = format!("the server is overloaded; try again in {millis} ms");
+        with_pushback(Status::unavailable(text), self.retry_after)
     }
 }
 
-/// Adds to a refusal after what time to try again.
-pub fn pushback(mut refused: Status, again: Duration) -> Status {
-    let millis = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+/// Adds a retry delay to a status.
+pub fn with_pushback(mut refused: Status, retry_after: Duration) -> Status {
+    let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
     let value = MetadataValue::from(millis.max(1));
-    refused.metadata_mut().insert(PUSHBACK, value);
+    refused.metadata_mut().insert(RETRY_PUSHBACK_HEADER, value);
     refused
 }
 
-/// How much there is to do in this process.
+/// The load of this process.
 #[derive(Debug)]
 pub struct Load {
     settings: LoadSettings,
-    /// Calls that came in and were not answered yet.
-    entered: AtomicU32,
-    /// How many of them are held.
-    aside: AtomicU32,
-    /// How many of them wait for their message.
-    arriving: AtomicU32,
-    /// How many bytes of long messages came that are not read yet.
-    weight: AtomicU64,
-    /// How many of those came over connections of which nothing is known.
-    weight_of_strangers: AtomicU64,
-    /// Those who were refused.
-    line: Line,
-    /// How many calls are at the database, or wait for that, without those that ask and come back at their own pace; and how
-    /// many of these.
+    /// Calls that were admitted and are not answered yet.
+    admitted: AtomicU32,
+    /// Admitted calls that are long polls.
+    parked: AtomicU32,
+    /// Admitted calls that wait for their body.
+    awaiting_body: AtomicU32,
+    /// The charged bytes of messages that are not processed yet.
+    message_bytes: AtomicU64,
+    /// The part of them from connections without an authenticated call.
+    unauthenticated_message_bytes: AtomicU64,
+    /// Spreads the retries of refused queries.
+    retry_queue: RetryQueue,
+    /// Calls that use the database or wait for it, except queries of EIM's agents; and the number
+    /// of those.
     at_database: AtomicU32,
     eim_at_database: AtomicU32,
-    /// How many calls had their turn at the database since the last look, however they ended.
-    turns: AtomicU32,
-    /// How many were held when those were let go.
-    let_go: AtomicU32,
-    /// Quiet calls that came in this minute, and in the one before.
-    this_minute: AtomicU32,
-    last_minute: AtomicU32,
-    /// Numbers from 0 to 1 and from 1 on, as bits.
+    /// Database calls since the last sample, successful or not.
+    database_turns: AtomicU32,
+    /// The number of long polls when the drain began.
+    draining_polls: AtomicU32,
+    /// Queries in this minute, and in the one before.
+    queries_this_minute: AtomicU32,
+    queries_last_minute: AtomicU32,
+    /// The pressure from 0 to 1 and the interval factor from 1 up, as the bits of an `f64`.
     pressure: AtomicU64,
-    factor: AtomicU64,
-    /// The interval without pressure, in milliseconds, as it was asked for last.
-    base: AtomicU64,
-    pens: Arc<Semaphore>,
-    waiting_for_pens: AtomicUsize,
-    random: RandomState,
-    drawn: AtomicU64,
-    told: Told,
+    interval_factor: AtomicU64,
+    /// The last requested interval without pressure, in milliseconds.
+    base_interval_millis: AtomicU64,
+    write_permits: Arc<Semaphore>,
+    waiting_writers: AtomicUsize,
+    jitter_hasher: RandomState,
+    jitter_counter: AtomicU64,
+    metrics: LoadMetrics,
 }
 
-/// What is counted.
+/// The metrics of the load.
 #[derive(Debug)]
-struct Told {
-    quiet: Counter,
-    news: Counter,
-    arriving: Counter,
+struct LoadMetrics {
+    query: Counter,
+    write: Counter,
+    awaiting_body: Counter,
     messages: Counter,
     memory: Counter,
     writers: Counter,
@@ -181,15 +182,15 @@ struct Told {
     interval: Gauge,
 }
 
-impl Told {
+impl LoadMetrics {
     fn new() -> Self {
-        const REFUSED: &str = "evenkeel_overload_refused_total";
-        let refused = |kind: &'static str| metrics::counter!(REFUSED, "kind" => kind);
+        const REFUSED_TOTAL: &str = "evenkeel_overload_refused_total";
+        let refused = |kind: &'static str| metrics::counter!(REFUSED_TOTAL, "kind" => kind);
         Self {
-            quiet: refused("quiet"),
-            news: refused("news"),
-            arriving: refused("arriving"),
-            messages: refused("messages"),
+            query: refused("query"),
+            write: refused("write"),
+            awaiting_body: refused("awaiting_body"),
+            messages: refused("message_memory"),
             memory: refused("memory"),
             writers: refused("writers"),
             database: refused("database"),
@@ -200,299 +201,315 @@ impl Told {
 }
 
 impl Load {
-    /// Nothing to do yet.
+    /// An idle process.
     pub fn new(settings: LoadSettings) -> Self {
-        let pens = settings.writers.clamp(1, Semaphore::MAX_PERMITS);
+        let write_permits = settings.max_writers.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             settings,
-            entered: AtomicU32::new(0),
-            aside: AtomicU32::new(0),
-            arriving: AtomicU32::new(0),
-            weight: AtomicU64::new(0),
-            weight_of_strangers: AtomicU64::new(0),
-            line: Line::new(),
+            admitted: AtomicU32::new(0),
+            parked: AtomicU32::new(0),
+            awaiting_body: AtomicU32::new(0),
+            message_bytes: AtomicU64::new(0),
+            unauthenticated_message_bytes: AtomicU64::new(0),
+            retry_queue: RetryQueue::new(),
             at_database: AtomicU32::new(0),
             eim_at_database: AtomicU32::new(0),
-            turns: AtomicU32::new(0),
-            let_go: AtomicU32::new(0),
-            this_minute: AtomicU32::new(0),
-            last_minute: AtomicU32::new(0),
+            database_turns: AtomicU32::new(0),
+            draining_polls: AtomicU32::new(0),
+            queries_this_minute: AtomicU32::new(0),
+            queries_last_minute: AtomicU32::new(0),
             pressure: AtomicU64::new(0.0_f64.to_bits()),
-            factor: AtomicU64::new(1.0_f64.to_bits()),
-            base: AtomicU64::new(0),
-            pens: Arc::new(Semaphore::new(pens)),
-            waiting_for_pens: AtomicUsize::new(0),
-            random: RandomState::new(),
-            drawn: AtomicU64::new(0),
-            told: Told::new(),
+            interval_factor: AtomicU64::new(1.0_f64.to_bits()),
+            base_interval_millis: AtomicU64::new(0),
+            write_permits: Arc::new(Semaphore::new(write_permits)),
+            waiting_writers: AtomicUsize::new(0),
+            jitter_hasher: RandomState::new(),
+            jitter_counter: AtomicU64::new(0),
+            metrics: LoadMetrics::new(),
         }
     }
 
-    /// Takes a call on, or says when to try again. It counts until what is returned is dropped.
-    pub fn enter(self: &Arc<Self>, kind: CallKind) -> Result<Inside, Busy> {
-        if kind != CallKind::News {
-            self.this_minute.fetch_add(1, Ordering::Relaxed);
+    /// Admits a call, or refuses it with a retry delay. The call counts until the guard is dropped.
+    pub fn admit(self: &Arc<Self>, kind: CallKind) -> Result<InFlightGuard, Overloaded> {
+        if kind != CallKind::Write {
+            self.queries_this_minute.fetch_add(1, Ordering::Relaxed);
         }
-        if !has_room(&self.settings, kind, self.inside()) {
+        if !has_room(&self.settings, kind, self.in_flight()) {
             match kind {
-                CallKind::Quiet | CallKind::Eim => self.told.quiet.increment(1),
-                CallKind::News => self.told.news.increment(1),
+                CallKind::Query | CallKind::EimQuery => self.metrics.query.increment(1),
+                CallKind::Write => self.metrics.write.increment(1),
             }
-            return Err(self.busy(kind));
+            return Err(self.overloaded(kind));
         }
-        self.entered.fetch_add(1, Ordering::Relaxed);
-        Ok(Inside {
+        self.admitted.fetch_add(1, Ordering::Relaxed);
+        Ok(InFlightGuard {
             load: Arc::clone(self),
             kind,
         })
     }
 
-    /// When a call should be tried again that there is no memory for.
-    pub fn turn_away(&self, kind: CallKind) -> Busy {
-        self.told.memory.increment(1);
-        self.busy(kind)
+    /// Refuses a call for lack of memory.
+    pub fn refuse_for_memory(&self, kind: CallKind) -> Overloaded {
+        self.metrics.memory.increment(1);
+        self.overloaded(kind)
     }
 
-    /// When a call should be tried again that is refused for another reason, about so long from now.
-    pub fn again(&self, about: Duration) -> Busy {
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let noise = u32::try_from(self.random.hash_one(drawn) >> 32).unwrap_or_default();
-        Busy {
-            again: draw(about, noise),
+    /// Refuses a call for another reason, with a retry delay of about `about`.
+    pub fn retry_after(&self, about: Duration) -> Overloaded {
+        let counter = self.jitter_counter.fetch_add(1, Ordering::Relaxed);
+        let noise = u32::try_from(self.jitter_hasher.hash_one(counter) >> 32).unwrap_or_default();
+        Overloaded {
+            retry_after: with_jitter(about, noise),
         }
     }
 
-    /// While what is returned lives, one of the calls that were taken on is held: it waits and costs nothing.
-    pub fn aside(self: &Arc<Self>) -> Aside {
-        self.aside.fetch_add(1, Ordering::Relaxed);
-        Aside(Arc::clone(self))
+    /// Marks an admitted call as a long poll while the guard lives: it waits and does not count as
+    /// in flight.
+    pub fn park(self: &Arc<Self>) -> ParkedGuard {
+        self.parked.fetch_add(1, Ordering::Relaxed);
+        ParkedGuard(Arc::clone(self))
     }
 
-    /// While what is returned lives, one of the calls that were taken on waits for its message and does not count. What has
-    /// come of it is in memory, so no more than may be under way may wait.
-    pub fn arriving(self: &Arc<Self>) -> Result<Late, Busy> {
-        let before = self.arriving.fetch_add(1, Ordering::Relaxed);
-        let late = Late(Arc::clone(self));
-        if has_room(&self.settings, CallKind::News, before) {
-            return Ok(late);
+    /// Marks an admitted call as waiting for its body while the guard lives: it does not count as
+    /// in flight. Its received data is in memory, so the number of waiting calls is limited like
+    /// the calls in flight.
+    pub fn await_body(self: &Arc<Self>) -> Result<AwaitingBodyGuard, Overloaded> {
+        let before = self.awaiting_body.fetch_add(1, Ordering::Relaxed);
+        let guard = AwaitingBodyGuard(Arc::clone(self));
+        if has_room(&self.settings, CallKind::Write, before) {
+            return Ok(guard);
         }
-        self.told.arriving.increment(1);
-        Err(self.again(SOON))
+        self.metrics.awaiting_body.increment(1);
+        Err(self.retry_after(MIN_RETRY_DELAY))
     }
 
-    /// How many calls are under way, without those that are held or wait for their message.
-    fn inside(&self) -> u32 {
-        let entered = self.entered.load(Ordering::Relaxed);
-        let aside = self.aside.load(Ordering::Relaxed);
-        entered.saturating_sub(aside.saturating_add(self.arriving.load(Ordering::Relaxed)))
+    /// The number of calls in flight, without long polls and calls that wait for their body.
+    fn in_flight(&self) -> u32 {
+        let entered = self.admitted.load(Ordering::Relaxed);
+        let parked = self.parked.load(Ordering::Relaxed);
+        entered.saturating_sub(parked.saturating_add(self.awaiting_body.load(Ordering::Relaxed)))
     }
 
-    /// How often nodes should ask now that would ask each `base` without pressure.
-    pub fn interval(&self, base: Duration) -> Duration {
+    /// The poll interval under the current pressure, for nodes that poll every `base` without
+    /// pressure.
+    pub fn poll_interval(&self, base: Duration) -> Duration {
         let millis = u64::try_from(base.as_millis()).unwrap_or(u64::MAX);
-        self.base.store(millis, Ordering::Relaxed);
-        let factor = f64::from_bits(self.factor.load(Ordering::Relaxed));
-        let longer = Duration::try_from_secs_f64(base.as_secs_f64() * factor).unwrap_or(base);
-        longer.min(self.settings.poll_interval_max).max(base)
+        self.base_interval_millis.store(millis, Ordering::Relaxed);
+        let interval_factor = f64::from_bits(self.interval_factor.load(Ordering::Relaxed));
+        let longer =
+            Duration::try_from_secs_f64(base.as_secs_f64() * interval_factor).unwrap_or(base);
+        longer.min(self.settings.max_poll_interval).max(base)
     }
 
-    /// Over how long nodes that lost their connection should come back: as long as it takes to let in as many as asked
-    /// in a minute or are held.
+    /// The time span over which nodes should reconnect after they lost their connection: long
+    /// enough to serve all queries of a minute and all long polls.
     pub fn spread(&self) -> Duration {
-        let this = self.this_minute.load(Ordering::Relaxed);
-        let asked = this.max(self.last_minute.load(Ordering::Relaxed));
-        let held = self.aside.load(Ordering::Relaxed);
-        let held = held.max(self.let_go.load(Ordering::Relaxed));
-        let all = EACH.saturating_mul(asked.saturating_add(held));
-        all.clamp(SOON, LATE)
+        let this = self.queries_this_minute.load(Ordering::Relaxed);
+        let queries = this.max(self.queries_last_minute.load(Ordering::Relaxed));
+        let long_polls = self.parked.load(Ordering::Relaxed);
+        let long_polls = long_polls.max(self.draining_polls.load(Ordering::Relaxed));
+        let all = MIN_SERVICE_TIME.saturating_mul(queries.saturating_add(long_polls));
+        all.clamp(MIN_RETRY_DELAY, MAX_RETRY_DELAY)
     }
 
-    /// Those that are held now are let go, and come back all together.
-    pub fn lets_go(&self) {
-        let held = self.aside.load(Ordering::Relaxed);
-        self.let_go.store(held, Ordering::Relaxed);
+    /// Records the number of long polls that are about to end and reconnect together.
+    pub fn note_drain(&self) {
+        let long_polls = self.parked.load(Ordering::Relaxed);
+        self.draining_polls.store(long_polls, Ordering::Relaxed);
     }
 
-    /// Waits until those that were held are answered, for a while.
-    pub async fn has_let_go(&self) {
+    /// Waits until all long polls are answered, up to a time limit.
+    pub async fn wait_for_drain(&self) {
         let answered = async {
-            while self.aside.load(Ordering::Relaxed) > 0 {
-                tokio::time::sleep(LET_GO_EACH).await;
+            while self.parked.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
             }
         };
-        // Who is not answered by then is not waited for.
-        let _ = tokio::time::timeout(LET_GO_WITHIN, answered).await;
+        // Polls that are not answered by then are abandoned.
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, answered).await;
     }
 
-    /// How much there is to do: 0 is nothing, 1 as much as can be borne.
+    /// The pressure: 0 is idle, 1 is full load.
     pub fn pressure(&self) -> f64 {
         f64::from_bits(self.pressure.load(Ordering::Relaxed))
     }
 
-    /// Looks at the pressure until it is asked to stop.
+    /// Samples the pressure until it is stopped.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
         let mut last = tokio::time::Instant::now();
         let mut minute = last + MINUTE;
         loop {
-            let due = beat::next(self.next_look());
+            let due = tick::next_tick(self.next_sample_delay());
             tokio::select! {
                 () = stopping.cancelled() => return,
                 () = sleep_until(due) => {}
             }
             let now = tokio::time::Instant::now();
-            self.look(now - due, now - last);
+            self.sample(now - due, now - last);
             last = now;
             if minute <= now {
-                let quiet = self.this_minute.swap(0, Ordering::Relaxed);
-                self.last_minute.store(quiet, Ordering::Relaxed);
+                let queries = self.queries_this_minute.swap(0, Ordering::Relaxed);
+                self.queries_last_minute.store(queries, Ordering::Relaxed);
                 minute = now + MINUTE;
             }
         }
     }
 
-    /// After what time to look again.
-    fn next_look(&self) -> Duration {
-        let factor = f64::from_bits(self.factor.load(Ordering::Relaxed));
-        if pressure::is_at_rest(self.pressure(), factor) {
-            LOOK_AT_REST
+    /// The delay until the next sample.
+    fn next_sample_delay(&self) -> Duration {
+        let interval_factor = f64::from_bits(self.interval_factor.load(Ordering::Relaxed));
+        if pressure::is_idle(self.pressure(), interval_factor) {
+            IDLE_SAMPLE_INTERVAL
         } else {
-            LOOK
+            SAMPLE_INTERVAL
         }
     }
 
-    /// Takes into account how late this look is, and how many calls are under way, and had their turn since the last one.
-    fn look(&self, late: Duration, since: Duration) {
-        let turns = self.turns.swap(0, Ordering::Relaxed);
-        self.line.look(turns, since);
-        let calls = self.settings.calls;
-        let full = [CallKind::Quiet, CallKind::Eim].map(|kind| {
-            let (there, most) = self.room_at_database(kind);
-            part(there.load(Ordering::Relaxed), most)
+    /// Updates pressure and poll interval from the delay of this sample, the calls in flight and
+    /// the database calls since the last sample.
+    fn sample(&self, late: Duration, since: Duration) {
+        let database_turns = self.database_turns.swap(0, Ordering::Relaxed);
+        self.retry_queue.record_turns(database_turns, since);
+        let query_call_limit = self.settings.query_call_limit;
+        let full = [CallKind::Query, CallKind::EimQuery].map(|kind| {
+            let (counter, limit) = self.database_limit(kind);
+            ratio(counter.load(Ordering::Relaxed), limit)
         });
-        let full = full.into_iter().fold(part(self.inside(), calls), f64::max);
+        let full = full
+            .into_iter()
+            .fold(ratio(self.in_flight(), query_call_limit), f64::max);
         let strain = strain(late, full);
-        let pressure = smoothed(self.pressure(), strain);
+        let pressure = smooth(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
-        self.told.pressure.set(pressure);
+        self.metrics.pressure.set(pressure);
 
-        let base = Duration::from_millis(self.base.load(Ordering::Relaxed));
-        let most = most(self.settings.poll_interval_max, base);
-        let factor = f64::from_bits(self.factor.load(Ordering::Relaxed));
-        let factor = adapted(factor, pressure, most);
-        self.factor.store(factor.to_bits(), Ordering::Relaxed);
-        self.told.interval.set(base.as_secs_f64() * factor);
+        let base = Duration::from_millis(self.base_interval_millis.load(Ordering::Relaxed));
+        let max_factor = max_factor(self.settings.max_poll_interval, base);
+        let interval_factor = f64::from_bits(self.interval_factor.load(Ordering::Relaxed));
+        let interval_factor = adapt_factor(interval_factor, pressure, max_factor);
+        self.interval_factor
+            .store(interval_factor.to_bits(), Ordering::Relaxed);
+        self.metrics
+            .interval
+            .set(base.as_secs_f64() * interval_factor);
     }
 
-    /// So many calls had their turn at the database: it is what those wait for who are refused.
-    pub fn had_turns(&self, count: u32) {
-        self.turns.fetch_add(count, Ordering::Relaxed);
+    /// Counts calls that were served by the database. Their rate determines the retry delays.
+    pub fn record_database_turns(&self, count: u32) {
+        self.database_turns.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// While what is returned lives, a call of a kind is at the database, or waits for that. Those that only ask may take half
-    /// of the room in all: to answer one from memory costs hardly more than to refuse it, and it is one less that comes back.
-    /// Those that come back at their own pace have a quarter to themselves: to refuse one brings three more within seconds.
-    pub fn to_the_database(self: &Arc<Self>, kind: CallKind) -> Result<AtDatabase, Busy> {
-        let (there, most) = self.room_at_database(kind);
-        let before = there.fetch_add(1, Ordering::Relaxed);
-        let one = AtDatabase {
+    /// Counts a call as using or awaiting the database while the guard lives. Queries may use half
+    /// of the call limit: a cached answer costs hardly more than a refusal, and saves a retry.
+    /// Queries of EIM's agents have a quarter of their own: each refused one is retried three times
+    /// within seconds.
+    pub fn admit_to_database(
+        self: &Arc<Self>,
+        kind: CallKind,
+    ) -> Result<DatabaseGuard, Overloaded> {
+        let (counter, limit) = self.database_limit(kind);
+        let before = counter.fetch_add(1, Ordering::Relaxed);
+        let guard = DatabaseGuard {
             load: Arc::clone(self),
             kind,
         };
-        if kind == CallKind::News || most == 0 || before < most {
-            return Ok(one);
+        if kind == CallKind::Write || limit == 0 || before < limit {
+            return Ok(guard);
         }
-        self.told.database.increment(1);
-        Err(self.busy(kind))
+        self.metrics.database.increment(1);
+        Err(self.overloaded(kind))
     }
 
-    /// How many calls there are at the database that share the room of a kind, and how many of them may ask; 0 is without limit.
-    fn room_at_database(&self, kind: CallKind) -> (&AtomicU32, u32) {
-        let calls = self.settings.calls;
+    /// The counter that calls of this kind share, and the limit for queries; 0 means no limit.
+    fn database_limit(&self, kind: CallKind) -> (&AtomicU32, u32) {
+        let query_call_limit = self.settings.query_call_limit;
         match kind {
-            CallKind::Quiet | CallKind::News => (&self.at_database, calls.div_ceil(2)),
-            CallKind::Eim => (&self.eim_at_database, calls.div_ceil(4)),
+            CallKind::Query | CallKind::Write => (&self.at_database, query_call_limit.div_ceil(2)),
+            CallKind::EimQuery => (&self.eim_at_database, query_call_limit.div_ceil(4)),
         }
     }
 
-    /// When a call should be tried again that is refused now because there is too much to do. One that comes back at its own
-    /// pace would only keep a place that others wait behind.
-    pub fn busy(&self, kind: CallKind) -> Busy {
+    /// Refuses a call because of overload. Queries of EIM's agents are not queued: they ignore the
+    /// retry delay and would only block a turn.
+    pub fn overloaded(&self, kind: CallKind) -> Overloaded {
         match kind {
-            CallKind::Quiet => self.again(self.line.join(Instant::now())),
-            CallKind::Eim => self.again(SOON),
-            // Few tell something, and they go first.
-            CallKind::News => self.again(SOON.mul_f64(1.0 + 9.0 * self.pressure())),
+            CallKind::Query => self.retry_after(self.retry_queue.enqueue(Instant::now())),
+            CallKind::EimQuery => self.retry_after(MIN_RETRY_DELAY),
+            // Writes are few and served first.
+            CallKind::Write => {
+                self.retry_after(MIN_RETRY_DELAY.mul_f64(1.0 + 9.0 * self.pressure()))
+            }
         }
     }
 }
 
-/// A call that was taken on and is not answered yet.
+/// Counts a call as in flight.
 #[derive(Debug)]
-pub struct Inside {
+pub struct InFlightGuard {
     load: Arc<Load>,
     kind: CallKind,
 }
 
-impl Inside {
-    /// After what time to try again, if it is refused after all.
-    pub fn again(&self) -> Duration {
-        self.load.busy(self.kind).again
+impl InFlightGuard {
+    /// The retry delay, if the call is refused later.
+    pub fn retry_after(&self) -> Duration {
+        self.load.overloaded(self.kind).retry_after
     }
 }
 
-impl Drop for Inside {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.load.entered.fetch_sub(1, Ordering::Relaxed);
+        self.load.admitted.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A call that is at the database, or waits for that.
+/// Counts a call as using or awaiting the database.
 #[derive(Debug)]
-pub struct AtDatabase {
+pub struct DatabaseGuard {
     load: Arc<Load>,
     kind: CallKind,
 }
 
-impl Drop for AtDatabase {
+impl Drop for DatabaseGuard {
     fn drop(&mut self) {
-        let (there, _) = self.load.room_at_database(self.kind);
-        there.fetch_sub(1, Ordering::Relaxed);
+        let (counter, _) = self.load.database_limit(self.kind);
+        counter.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A call that was taken on and is held.
+/// Marks a call as a long poll.
 #[derive(Debug)]
-pub struct Aside(Arc<Load>);
+pub struct ParkedGuard(Arc<Load>);
 
-impl Drop for Aside {
+impl Drop for ParkedGuard {
     fn drop(&mut self) {
-        self.0.aside.fetch_sub(1, Ordering::Relaxed);
+        self.0.parked.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A call that was taken on and whose message has not come.
+/// Marks a call as waiting for its body.
 #[derive(Debug)]
-pub struct Late(Arc<Load>);
+pub struct AwaitingBodyGuard(Arc<Load>);
 
-impl Drop for Late {
+impl Drop for AwaitingBodyGuard {
     fn drop(&mut self) {
-        self.0.arriving.fetch_sub(1, Ordering::Relaxed);
+        self.0.awaiting_body.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Whether a call is taken on beside those that are under way.
-fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32) -> bool {
-    let calls = settings.calls;
-    if calls == 0 {
+/// Whether a call is admitted in addition to the calls in flight.
+fn has_room(settings: &LoadSettings, kind: CallKind, in_flight: u32) -> bool {
+    let query_call_limit = settings.query_call_limit;
+    if query_call_limit == 0 {
         return true;
     }
     match kind {
-        CallKind::Quiet | CallKind::Eim => inside < calls,
-        CallKind::News => inside < settings.calls_of_any_kind.max(calls),
+        CallKind::Query | CallKind::EimQuery => in_flight < query_call_limit,
+        CallKind::Write => in_flight < settings.total_call_limit.max(query_call_limit),
     }
 }
 
-/// A time between half and one and a half of another: those who are refused at once do not come back at once.
-fn draw(base: Duration, noise: u32) -> Duration {
+/// A random duration between half and one and a half of `base`, so that refused callers spread out.
+fn with_jitter(base: Duration, noise: u32) -> Duration {
     base / 2 + base.mul_f64(f64::from(noise) / f64::from(u32::MAX))
 }

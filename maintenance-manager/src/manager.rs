@@ -1,13 +1,13 @@
-//! The maintenance manager as a whole.
+//! The maintenance manager: shared state, services and tasks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::Time;
-use evenkeel_kit::beat;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::lifecycle::Lifecycle;
+use evenkeel_kit::tick;
 use evenkeel_proto::agent::agent_service_server::AgentServiceServer;
 use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
@@ -19,31 +19,32 @@ use tower::util::MapResponseLayer;
 use uuid::Uuid;
 
 use crate::admission::AdmissionLayer;
-use crate::bonds::Bonds;
+use crate::answer_cache::{self, AnswerCache, CacheSizes, Lookup, NodeKey};
 use crate::contacts::Contacts;
-use crate::desk::Desk;
-use crate::holds::Holds;
 use crate::housekeeping::Housekeeping;
-use crate::images::ImageWatch;
+use crate::image_watch::ImageWatch;
 use crate::load::Load;
-use crate::memory::Memory;
+use crate::long_poll::LongPolls;
+use crate::memory::MemoryPressure;
 use crate::outage::Outage;
-use crate::peer::{Flood, Peer, Refusals};
-use crate::settings::{Settings, delta, period};
-use crate::silence::SilenceWatch;
-use crate::tracker::Tracker;
-use crate::view::{self, Recall, Sizes, View, Who};
+use crate::peer::{Peer, RateLimiter, Refusals};
+use crate::poll_batch::PollBatcher;
+use crate::run_reaper::RunReaper;
+use crate::settings::{Settings, loop_interval, to_time_delta};
+use crate::silent_nodes::SilentNodeWatch;
+use crate::token_bindings::TokenBindings;
 
-/// The largest message that is read. A detail of 10 MiB is cut and its outcome kept; larger is refused.
-pub const MAX_MESSAGE: usize = 16 << 20;
+/// The maximum size of a message in bytes. A detail of 10 MiB is cut and stored; larger messages
+/// are refused.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// How many machines are let in at once.
-const DOORS: usize = 4;
+/// The maximum number of enrolments at once.
+const MAX_CONCURRENT_ENROLMENTS: usize = 4;
 
-/// How often tokens are forgotten whose time is over.
-const TOKENS_EVERY: Duration = Duration::from_hours(1);
+/// How often expired tokens are removed.
+const TOKEN_EXPIRY_INTERVAL: Duration = Duration::from_hours(1);
 
-/// What the services for agents share. Cheap to clone.
+/// The shared state of the services for agents. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MaintenanceManager {
     pub(crate) store: Store,
@@ -51,22 +52,22 @@ pub struct MaintenanceManager {
     pub(crate) authority: Arc<Authority>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) contacts: Contacts,
-    pub(crate) bonds: Arc<Bonds>,
-    pub(crate) flood: Arc<Flood>,
+    pub(crate) token_bindings: Arc<TokenBindings>,
+    pub(crate) rate_limiter: Arc<RateLimiter>,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) outage: Arc<Outage>,
-    /// Machines that are let in at once. Each holds a connection while it waits for those with the same join token, so
-    /// a roll-out must not take them all.
-    pub(crate) doors: Arc<Semaphore>,
-    /// What is remembered of answers.
-    pub(crate) view: View,
-    /// Where the others are looked for.
-    pub(crate) desk: Desk,
-    /// Polls that are held until there is something to say.
-    pub(crate) holds: Holds,
-    /// How much is taken on at once.
+    /// Limits the enrolments that run at once. Each holds a connection while it waits for the lock
+    /// of its join token, and a roll-out must not take all connections.
+    pub(crate) enrolments: Arc<Semaphore>,
+    /// Cached answers to polls.
+    pub(crate) answer_cache: AnswerCache,
+    /// Evaluates the polls that are not cached.
+    pub(crate) poll_batcher: PollBatcher,
+    /// Long polls that wait for a change.
+    pub(crate) long_polls: LongPolls,
+    /// The load limits.
     pub(crate) load: Arc<Load>,
-    memory: Memory,
+    memory: MemoryPressure,
 }
 
 impl MaintenanceManager {
@@ -78,180 +79,212 @@ impl MaintenanceManager {
         authority: Arc<Authority>,
         settings: Settings,
     ) -> Self {
-        let (settings, memory) = (Arc::new(settings), Memory::default());
-        let view = View::new(settings.view.clone());
+        let (settings, memory) = (Arc::new(settings), MemoryPressure::default());
+        let answer_cache = AnswerCache::new(settings.answer_cache.clone());
         let load = Arc::new(Load::new(settings.load.clone()));
         let shared = (&settings, &load);
-        let desk = Desk::new(store.clone(), view.clone(), Arc::clone(&clock), shared);
+        let poll_batcher = PollBatcher::new(
+            store.clone(),
+            answer_cache.clone(),
+            Arc::clone(&clock),
+            shared,
+        );
         Self {
             store,
             clock,
             authority,
-            flood: Arc::new(Flood::new(settings.flood.clone())),
+            rate_limiter: Arc::new(RateLimiter::new(settings.rate_limit.clone())),
             refusals: Arc::default(),
             outage: Arc::default(),
-            view,
-            desk,
-            holds: Holds::new(settings.holds.clone(), memory.clone()),
+            answer_cache,
+            poll_batcher,
+            long_polls: LongPolls::new(settings.long_poll.clone(), memory.clone()),
             load,
             settings,
             contacts: Contacts::default(),
-            bonds: Arc::new(Bonds::new()),
-            doors: Arc::new(Semaphore::new(DOORS)),
+            token_bindings: Arc::new(TokenBindings::new()),
+            enrolments: Arc::new(Semaphore::new(MAX_CONCURRENT_ENROLMENTS)),
             memory,
         }
     }
 
-    /// Where it is to be said whether memory is short.
+    /// The memory pressure that the server sets.
     #[must_use]
-    pub fn memory(&self) -> Memory {
+    pub fn memory(&self) -> MemoryPressure {
         self.memory.clone()
     }
 
     /// The gRPC services, for a server that speaks HTTP/2.
     #[must_use]
     pub fn services(&self) -> Routes {
-        let ours = AgentServiceServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE);
-        let ancestors =
-            MaintmgrServiceServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE);
-        let too_large = MapResponseLayer::new(name_what_is_too_large);
-        // Nothing that is kept is said there.
+        let ours =
+            AgentServiceServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let eim =
+            MaintmgrServiceServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let too_large = MapResponseLayer::new(map_too_large_status);
+        // Heartbeats have no details worth storing, so the default message size is enough.
         let heartbeats = HostmgrServer::new(self.clone());
         let admission = AdmissionLayer::new(Arc::clone(&self.load));
         Routes::new(admission.named_layer(too_large.named_layer(ours)))
-            .add_service(admission.named_layer(too_large.named_layer(ancestors)))
+            .add_service(admission.named_layer(too_large.named_layer(eim)))
             .add_service(admission.named_layer(too_large.named_layer(heartbeats)))
     }
 
-    /// Starts the loops: the times of last contact, the runs whose time has come, the nodes that fell silent, what is new
-    /// for nodes of images, the housekeeping, and what keeps the view and the load in sight. All of them may go on in any
-    /// number of processes on one database.
-    pub fn start_loops(&self, life: &Lifecycle) {
-        self.start_view(life);
-        self.start_watching(life);
-        self.start_writing(life);
+    /// Starts all tasks: contact times, run timeouts, silent nodes, image changes, housekeeping,
+    /// the answer cache and the load. All of them may run in any number of processes on one
+    /// database.
+    pub fn start_tasks(&self, life: &Lifecycle) {
+        self.start_log_follower(life);
+        self.start_load_tasks(life);
+        self.start_store_tasks(life);
     }
 
-    /// Starts to follow the change log: from then on answers are remembered. Once in each process, which tells of its own
-    /// changes by itself ([`Store::tell_hints`]).
-    pub fn start_view(&self, life: &Lifecycle) {
-        let (view, store, holds) = (self.view.clone(), self.store.clone(), self.holds.clone());
+    /// Starts to follow the change log; from then on answers are cached. Once per process. Changes
+    /// of the same process arrive through [`Store::tell_hints`].
+    pub fn start_log_follower(&self, life: &Lifecycle) {
+        let (answer_cache, store, long_polls) = (
+            self.answer_cache.clone(),
+            self.store.clone(),
+            self.long_polls.clone(),
+        );
         let (outage, stopping) = (Arc::clone(&self.outage), life.stopping());
         life.spawn("change log", async move {
-            view::follow(view, store, holds, outage, stopping).await;
+            answer_cache::follow_log(answer_cache, store, long_polls, outage, stopping).await;
             Ok(())
         });
     }
 
-    /// Starts to watch the load, and lets the polls go that are held when the process stops.
-    fn start_watching(&self, life: &Lifecycle) {
+    /// Starts the tasks that sample the load, and that end the long polls when the process stops.
+    fn start_load_tasks(&self, life: &Lifecycle) {
         let (load, stopping) = (Arc::clone(&self.load), life.stopping());
         life.spawn("load", async move {
             load.watch(stopping).await;
             Ok(())
         });
-        let (holds, stopping) = (self.holds.clone(), life.stopping());
+        let (long_polls, stopping) = (self.long_polls.clone(), life.stopping());
         let load = Arc::clone(&self.load);
-        life.spawn("holds", async move {
+        life.spawn("long polls", async move {
             stopping.cancelled().await;
-            load.lets_go();
-            holds.drain();
+            load.note_drain();
+            long_polls.drain();
             Ok(())
         });
         self.start_rechecks(life);
-        self.start_forgetting(life);
+        self.start_token_expiry(life);
     }
 
-    /// Starts to forget tokens whose time is over. To look at a million takes longer than calls should wait.
-    fn start_forgetting(&self, life: &Lifecycle) {
-        let (authority, bonds) = (Arc::clone(&self.authority), Arc::clone(&self.bonds));
+    /// Starts to remove expired tokens. A scan of a million tokens takes too long for an async
+    /// worker.
+    fn start_token_expiry(&self, life: &Lifecycle) {
+        let (authority, token_bindings) = (
+            Arc::clone(&self.authority),
+            Arc::clone(&self.token_bindings),
+        );
         let (clock, stopping) = (Arc::clone(&self.clock), life.stopping());
         life.spawn("expired tokens", async move {
-            let mut passes = tokio::time::interval(TOKENS_EVERY);
+            let mut ticks = tokio::time::interval(TOKEN_EXPIRY_INTERVAL);
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return Ok(()),
-                    _ = passes.tick() => {}
+                    _ = ticks.tick() => {}
                 }
-                let (authority, bonds, now) =
-                    (Arc::clone(&authority), Arc::clone(&bonds), clock.now());
-                let forget = move || {
-                    authority.forget_expired(now);
-                    bonds.forget_expired(now);
+                let (authority, token_bindings, now) = (
+                    Arc::clone(&authority),
+                    Arc::clone(&token_bindings),
+                    clock.now(),
+                );
+                let remove_expired = move || {
+                    authority.remove_expired_tokens(now);
+                    token_bindings.remove_expired(now);
                 };
-                tokio::task::spawn_blocking(forget).await?;
+                tokio::task::spawn_blocking(remove_expired).await?;
             }
         });
     }
 
-    /// Starts to see whether what held polls go by still holds, some of them at a time.
+    /// Starts to check long polls against the cache, a share at a time.
     pub fn start_rechecks(&self, life: &Lifecycle) {
-        let (all, longest) = (self.settings.holds.recheck, Duration::from_secs(1));
-        let every = period(all.min(longest));
-        // Whoever comes while a round goes on has its turn in the next one.
-        let shares = usize::try_from(all.as_millis() / every.as_millis().max(1) / 2);
+        let (recheck_interval, max_interval) = (
+            self.settings.long_poll.recheck_interval,
+            Duration::from_secs(1),
+        );
+        let interval = loop_interval(recheck_interval.min(max_interval));
+        // A poll that is registered during a round is checked in the next one, hence the division
+        // by two.
+        let shares =
+            usize::try_from(recheck_interval.as_millis() / interval.as_millis().max(1) / 2);
         let shares = shares.unwrap_or(usize::MAX);
         let (manager, stopping) = (self.clone(), life.stopping());
         life.spawn("rechecks", async move {
-            let mut looks = beat::ticks(every);
+            let mut ticks = tick::aligned_interval(interval);
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return Ok(()),
-                    _ = looks.tick() => manager.recheck(shares),
+                    _ = ticks.tick() => manager.recheck(shares),
                 }
             }
         });
     }
 
-    /// Nothing is known while nobody follows the log, and then nobody is woken for it.
+    /// Does nothing while the change log is not followed: the cache is empty then and would wake
+    /// all polls.
     fn recheck(&self, shares: usize) {
-        if self.view.pass().is_none() {
+        if self.answer_cache.last_pass().is_none() {
             return;
         }
         let now = self.now();
-        self.holds.recheck(shares, |(tenant, host), asked| {
-            let who = Who::Host(tenant, host);
-            matches!(self.view.recall(&who, asked, now), Recall::Hit(_))
-        });
+        self.long_polls
+            .recheck(shares, |(tenant, host), cache_key| {
+                let node = NodeKey::Host(tenant, host);
+                matches!(
+                    self.answer_cache.lookup(&node, cache_key, now),
+                    Lookup::Hit(_)
+                )
+            });
     }
 
-    /// Starts to write the times of last contact, and writes those that are left when the process stops and has let go of
-    /// those that it holds.
+    /// Starts to write the contact times. At a stop the last ones are written after the long polls
+    /// have ended.
     pub fn start_contacts(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
-        let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
+        let (store, interval) = (
+            self.store.clone(),
+            loop_interval(self.settings.contact_write_interval),
+        );
         let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
         let load = Arc::clone(&self.load);
         life.spawn("contacts", async move {
             let stopped = async {
                 stopping.cancelled().await;
-                load.has_let_go().await;
+                load.wait_for_drain().await;
             };
-            contacts.run(store, every, &outage, stopped).await;
+            contacts.run(store, interval, &outage, stopped).await;
             Ok(())
         });
     }
 
-    fn start_writing(&self, life: &Lifecycle) {
+    fn start_store_tasks(&self, life: &Lifecycle) {
         self.start_contacts(life);
-        let tracker = Tracker::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
-            .with_outage(&self.outage);
+        let run_reaper =
+            RunReaper::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
+                .with_outage(&self.outage);
         let stopping = life.stopping();
-        life.spawn("tracker", async move {
-            tracker.run(stopping).await;
+        life.spawn("run reaper", async move {
+            run_reaper.run(stopping).await;
             Ok(())
         });
-        let watch = SilenceWatch::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
-            .with_outage(&self.outage);
+        let silent_nodes =
+            SilentNodeWatch::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
+                .with_outage(&self.outage);
         let stopping = life.stopping();
         life.spawn("silent nodes", async move {
-            watch.run(stopping).await;
+            silent_nodes.run(stopping).await;
             Ok(())
         });
         let images = ImageWatch::new(self.store.clone(), &self.settings).with_outage(&self.outage);
-        let (hinted, stopping) = (self.view.projects(), life.stopping());
+        let (image_changes, stopping) = (self.answer_cache.project_changes(), life.stopping());
         life.spawn("images", async move {
-            images.run(hinted, stopping).await;
+            images.run(image_changes, stopping).await;
             Ok(())
         });
         let housekeeping =
@@ -264,52 +297,52 @@ impl MaintenanceManager {
         });
     }
 
-    /// Waits until all that was committed before is taken into account. False if that takes too long, or nobody follows the
-    /// change log.
-    pub async fn caught_up(&self) -> bool {
-        self.view.fence(Instant::now()).await
+    /// Waits until all earlier commits are applied to the cache. Returns false after a time limit,
+    /// or if the change log is not followed.
+    pub async fn wait_until_caught_up(&self) -> bool {
+        self.answer_cache.fence(Instant::now()).await
     }
 
-    /// How much is remembered of answers.
+    /// The size of the answer cache.
     #[must_use]
-    pub fn sizes(&self) -> Sizes {
-        self.view.sizes()
+    pub fn cache_sizes(&self) -> CacheSizes {
+        self.answer_cache.sizes()
     }
 
-    /// How many polls are held.
+    /// The number of long polls.
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.holds.len()
+    pub fn long_poll_count(&self) -> usize {
+        self.long_polls.len()
     }
 
-    /// How many answers from memory were found to be others than the database would have given.
+    /// The number of cached answers that differed from the database in an audit.
     #[must_use]
-    pub fn mismatches(&self) -> u64 {
-        self.desk.mismatches()
+    pub fn cache_mismatches(&self) -> u64 {
+        self.poll_batcher.mismatches()
     }
 
-    /// Notes for the log how a call of a peer ended.
+    /// Records the result of a call of a peer for the log.
     pub(crate) fn note<T>(&self, peer: &Peer, call: &'static str, answer: &Result<T, Status>) {
-        self.note_saying((peer, None), call, answer);
+        self.note_with_uuid((peer, None), call, answer);
     }
 
-    /// The same for a peer that says that it has a UUID.
-    pub(crate) fn note_saying<T>(
+    /// Like [`Self::note`], for a peer that claims a UUID.
+    pub(crate) fn note_with_uuid<T>(
         &self,
-        who: (&Peer, Option<Uuid>),
+        caller: (&Peer, Option<Uuid>),
         call: &'static str,
         answer: &Result<T, Status>,
     ) {
         self.outage.note_call(call, answer);
-        self.refusals.note(who, call, answer, self.now());
+        self.refusals.record(caller, call, answer, self.now());
     }
 
-    /// Before when a node of ours is not silent that is heard now, if it is told to come back later than usual: twice that
-    /// from now.
-    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+    /// Until when a node of ours is not silent, if it polls less often than usual: twice the
+    /// interval from now.
+    pub(crate) fn next_contact_due(&self, now: Time) -> Option<Time> {
         let usual = self.settings.poll_interval;
-        let interval = self.load.interval(usual);
-        (usual < interval).then(|| now + delta(interval) * 2)
+        let interval = self.load.poll_interval(usual);
+        (usual < interval).then(|| now + to_time_delta(interval) * 2)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -317,8 +350,9 @@ impl MaintenanceManager {
     }
 }
 
-/// tonic says `OUT_OF_RANGE` of a message that is too large; the word for it is `RESOURCE_EXHAUSTED`.
-fn name_what_is_too_large<B>(
+/// tonic reports `OUT_OF_RANGE` for a message that is too large; the standard code is
+/// `RESOURCE_EXHAUSTED`.
+fn map_too_large_status<B>(
     mut response: tonic::codegen::http::Response<B>,
 ) -> tonic::codegen::http::Response<B> {
     let status = response.headers_mut().get_mut("grpc-status");

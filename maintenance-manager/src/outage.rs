@@ -1,4 +1,5 @@
-//! Says once that the database is away, and once that it is back, however many calls and loops notice.
+//! Logs a database outage once when it begins and once when it ends, however many calls and tasks
+//! see it.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,46 +10,46 @@ use evenkeel_kit::chain::chain;
 use evenkeel_store::StoreError;
 use tonic::{Code, Status};
 
-/// After this time without another failure, what works ends an outage: some calls may find a connection while others
-/// find none.
-const QUIET: Duration = Duration::from_secs(10);
+/// An outage ends with a success after this time without a failure. During an outage some calls may
+/// still find a working connection.
+const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
-/// The outage that goes on, if one does.
+/// The current database outage, if there is one.
 #[derive(Debug, Default)]
 pub struct Outage {
-    /// Whether one goes on: almost always it does not, and almost every call asks.
-    is_on: AtomicBool,
-    episode: Mutex<Option<Episode>>,
+    /// Whether there is an outage. Checked by almost every call, so it is an atomic.
+    is_active: AtomicBool,
+    episode: Mutex<Option<OutageEpisode>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Episode {
+struct OutageEpisode {
     last: Instant,
     count: u64,
 }
 
-/// What to say.
+/// A change of the outage state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum OutageChange {
     Nothing,
-    Begun,
+    Started,
     Ended { count: u64 },
 }
 
 impl Outage {
-    /// Notes how a call ended.
+    /// Records the result of a call.
     pub fn note_call<T>(&self, call: &'static str, answer: &Result<T, Status>) {
         let Err(status) = answer else {
-            self.note_work();
+            self.note_success();
             return;
         };
         let Some(error) = status.source() else {
             return;
         };
         match status.code() {
-            // The database is there: one node is in everybody's way, or a statement took too long.
+            // The database is available, but a row is locked or a statement took too long.
             Code::Unavailable if is_busy(error) => {
-                tracing::warn!(call, error = %chain(error), "a call waited too long for others");
+                tracing::warn!(call, error = %chain(error), "a call waited too long for a lock or a statement");
             }
             Code::Unavailable => self.note_failure(call, error),
             Code::Internal => tracing::error!(call, error = %chain(error), "request failed"),
@@ -56,53 +57,53 @@ impl Outage {
         }
     }
 
-    /// Notes how a pass of a loop ended.
-    pub fn note_pass<T>(&self, pass: &'static str, ended: &Result<T, StoreError>) {
-        match ended {
-            Ok(_) => self.note_work(),
+    /// Records the result of a pass of a periodic task.
+    pub fn note_pass<T>(&self, pass: &'static str, result: &Result<T, StoreError>) {
+        match result {
+            Ok(_) => self.note_success(),
             Err(error @ StoreError::Unreachable(_)) => self.note_failure(pass, error),
             Err(error) => tracing::warn!(pass, error = %chain(error), "a pass failed"),
         }
     }
 
-    fn note_work(&self) {
-        if !self.is_on.load(Ordering::Relaxed) {
+    fn note_success(&self) {
+        if !self.is_active.load(Ordering::Relaxed) {
             return;
         }
-        if let News::Ended { count } = self.judge(true, Instant::now()) {
-            tracing::info!(failures = count, "the database is back");
+        if let OutageChange::Ended { count } = self.update(true, Instant::now()) {
+            tracing::info!(failures = count, "the database is available again");
         }
     }
 
-    fn note_failure(&self, what: &'static str, error: &(dyn Error + 'static)) {
-        if self.judge(false, Instant::now()) == News::Begun {
-            tracing::error!(first = what, error = %chain(error), "the database is away, or does not answer in time");
+    fn note_failure(&self, source: &'static str, error: &(dyn Error + 'static)) {
+        if self.update(false, Instant::now()) == OutageChange::Started {
+            tracing::error!(first = source, error = %chain(error), "the database is unreachable or does not answer in time");
         }
     }
 
-    fn judge(&self, works: bool, now: Instant) -> News {
+    fn update(&self, works: bool, now: Instant) -> OutageChange {
         let mut episode = self.episode.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = match (&mut *episode, works) {
-            (None, true) => News::Nothing,
+        let change = match (&mut *episode, works) {
+            (None, true) => OutageChange::Nothing,
             (None, false) => {
                 let (last, count) = (now, 1);
-                *episode = Some(Episode { last, count });
-                News::Begun
+                *episode = Some(OutageEpisode { last, count });
+                OutageChange::Started
             }
-            (Some(going_on), false) => {
-                going_on.last = now;
-                going_on.count += 1;
-                News::Nothing
+            (Some(current), false) => {
+                current.last = now;
+                current.count += 1;
+                OutageChange::Nothing
             }
-            (Some(going_on), true) if now < going_on.last + QUIET => News::Nothing,
-            (Some(going_on), true) => {
-                let count = going_on.count;
+            (Some(current), true) if now < current.last + RECOVERY_PERIOD => OutageChange::Nothing,
+            (Some(current), true) => {
+                let count = current.count;
                 *episode = None;
-                News::Ended { count }
+                OutageChange::Ended { count }
             }
         };
-        self.is_on.store(episode.is_some(), Ordering::Relaxed);
-        news
+        self.is_active.store(episode.is_some(), Ordering::Relaxed);
+        change
     }
 }
 
@@ -115,48 +116,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_told_of_once_and_its_end_once() {
+    fn an_outage_is_reported_once_and_its_end_once() {
         let outage = Outage::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(outage.judge(true, at(0)), News::Nothing);
-        assert_eq!(outage.judge(false, at(1)), News::Begun);
+        assert_eq!(outage.update(true, at(0)), OutageChange::Nothing);
+        assert_eq!(outage.update(false, at(1)), OutageChange::Started);
         for second in 2..1_000 {
-            assert_eq!(outage.judge(false, at(second)), News::Nothing);
-            assert_eq!(outage.judge(true, at(second)), News::Nothing, "not quiet");
+            assert_eq!(outage.update(false, at(second)), OutageChange::Nothing);
+            assert_eq!(
+                outage.update(true, at(second)),
+                OutageChange::Nothing,
+                "too early"
+            );
         }
-        assert!(outage.is_on.load(Ordering::Relaxed));
-        assert_eq!(outage.judge(true, at(1_020)), News::Ended { count: 999 });
-        assert!(!outage.is_on.load(Ordering::Relaxed));
-        assert_eq!(outage.judge(true, at(1_021)), News::Nothing);
-        assert_eq!(outage.judge(false, at(1_022)), News::Begun);
+        assert!(outage.is_active.load(Ordering::Relaxed));
+        assert_eq!(
+            outage.update(true, at(1_020)),
+            OutageChange::Ended { count: 999 }
+        );
+        assert!(!outage.is_active.load(Ordering::Relaxed));
+        assert_eq!(outage.update(true, at(1_021)), OutageChange::Nothing);
+        assert_eq!(outage.update(false, at(1_022)), OutageChange::Started);
     }
 
     #[test]
-    fn a_call_that_was_refused_says_nothing_about_the_database() {
+    fn a_refused_call_is_no_outage() {
         let outage = Outage::default();
         outage.note_call("poll", &Err::<(), _>(Status::not_found("no such host")));
         outage.note_call(
             "poll",
             &Err::<(), _>(Status::unavailable("the server stops")),
         );
-        assert!(!outage.is_on.load(Ordering::Relaxed));
-        let mut away = Status::unavailable("the database is away or overloaded; try again");
+        assert!(!outage.is_active.load(Ordering::Relaxed));
+        let mut away = Status::unavailable("the database is unreachable or overloaded; try again");
         away.set_source(std::sync::Arc::new(std::io::Error::other("refused")));
         outage.note_call("poll", &Err::<(), _>(away));
-        assert!(outage.is_on.load(Ordering::Relaxed));
+        assert!(outage.is_active.load(Ordering::Relaxed));
     }
 
     #[test]
-    fn a_node_that_is_in_everybodys_way_is_no_outage() {
-        use evenkeel_store::testing::{away, busy};
+    fn a_busy_row_is_no_outage() {
+        use evenkeel_store::testing::{busy_error, unreachable_error};
         let outage = Outage::default();
-        let refused = crate::status::store(busy());
+        let refused = crate::status::from_store_error(busy_error());
         outage.note_call("poll", &Err::<(), _>(refused));
-        outage.note_pass("tracker", &Err::<(), _>(busy()));
-        assert!(!outage.is_on.load(Ordering::Relaxed));
-        let refused = crate::status::store(away());
+        outage.note_pass("run reaper", &Err::<(), _>(busy_error()));
+        assert!(!outage.is_active.load(Ordering::Relaxed));
+        let refused = crate::status::from_store_error(unreachable_error());
         outage.note_call("poll", &Err::<(), _>(refused));
-        assert!(outage.is_on.load(Ordering::Relaxed));
+        assert!(outage.is_active.load(Ordering::Relaxed));
     }
 }

@@ -1,9 +1,10 @@
-//! Who a call is from, as far as it is known: what one peer does must not cost the others anything.
+//! The peer of a call, as far as it is authenticated. Limits per peer keep one peer from affecting
+//! others.
 
-mod flood;
+mod rate_limit;
 mod refusals;
 
-pub use flood::{Flood, FloodSettings};
+pub use rate_limit::{RateLimitSettings, RateLimiter};
 pub use refusals::Refusals;
 
 use std::fmt;
@@ -16,27 +17,28 @@ use evenkeel_domain::text::cut;
 use tonic::Request;
 use uuid::Uuid;
 
-/// Who a call is from, as far as the caller cannot choose it: what it only says of itself is no key to anything here, or
-/// it could be somebody else with each call.
+/// The peer of a call. It contains only what the caller cannot choose; otherwise a caller could
+/// appear as a new peer with each call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// Whoever has the credential of a host, that we issued.
+    /// The owner of a credential that we issued for a host.
     Host(TenantId, HostId),
-    /// One of the ancestor's nodes, by its UUID and by whose token speaks for it, once a host of the project that the token
-    /// names was found to have it. Whoever has another token of the project is somebody else.
+    /// One of EIM's nodes: its UUID and the subject of its token, once a host with this UUID was
+    /// found in the project of the token. Another token of the project is another peer.
     Guid(TenantId, Arc<str>, Uuid),
-    /// Whoever has a token for the ancestor's agents of a project: its subject, cut.
+    /// The owner of a token for EIM's agents of a project, by the subject of the token, cut.
     Holder(TenantId, Arc<str>),
-    /// Somebody who could not prove anything; the address is that of the last proxy.
+    /// An unauthenticated caller, by the address of the last proxy.
     Unknown(Option<IpAddr>),
 }
 
-/// The longest subject that is told from others, in bytes.
-const MAX_SUBJECT: usize = 128;
+/// The maximum length of a subject that is compared, in bytes.
+const MAX_SUBJECT_BYTES: usize = 128;
 
 impl Peer {
-    /// The sender of a request, before it has proved anything. Whoever has one address of IPv6 has 2^64 of them.
-    pub fn of<T>(request: &Request<T>) -> Self {
+    /// The sender of a request before authentication. IPv6 addresses count by their /64 network,
+    /// because one caller usually has a whole network.
+    pub fn from_request<T>(request: &Request<T>) -> Self {
         let address = request.remote_addr().map(|address| address.ip());
         Self::Unknown(address.map(|address| match address {
             IpAddr::V4(_) => address,
@@ -47,14 +49,14 @@ impl Peer {
         }))
     }
 
-    /// The holder of a verified token that is not bound to a host.
+    /// The owner of a verified token that is not bound to a host.
     pub fn holder(tenant: TenantId, subject: &str) -> Self {
-        Self::Holder(tenant, cut(subject, MAX_SUBJECT).into())
+        Self::Holder(tenant, cut(subject, MAX_SUBJECT_BYTES).into())
     }
 
-    /// The node that somebody speaks for who says that it has a UUID, once it was found. A token that is bound to a host
-    /// speaks for no other.
-    pub fn named(&self, uuid: Uuid) -> Self {
+    /// The peer of a node that claims a UUID, once its host was found. A token that is bound to a
+    /// host stays the peer of that host.
+    pub fn with_uuid(&self, uuid: Uuid) -> Self {
         match self {
             Self::Holder(tenant, subject) => Self::Guid(*tenant, Arc::clone(subject), uuid),
             other => other.clone(),
@@ -67,7 +69,7 @@ impl fmt::Display for Peer {
         match self {
             Self::Host(_, host) => host.fmt(f),
             Self::Guid(_, subject, guid) => write!(f, "{guid} with the token of {subject:?}"),
-            Self::Holder(_, subject) => write!(f, "holder of the token of {subject:?}"),
+            Self::Holder(_, subject) => write!(f, "owner of the token of {subject:?}"),
             Self::Unknown(Some(address)) => address.fmt(f),
             Self::Unknown(None) => f.write_str("unknown"),
         }

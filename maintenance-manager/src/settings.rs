@@ -1,78 +1,79 @@
-//! What the maintenance manager can be told.
+//! Settings of the maintenance manager.
 
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use evenkeel_domain::run::Patience;
-use evenkeel_store::decisions::Horizon;
+use evenkeel_domain::run::RunTimeouts;
+use evenkeel_store::decisions::PlanningLimits;
 use serde::Deserialize;
 
-use crate::desk::DeskSettings;
-use crate::holds::HoldSettings;
+use crate::answer_cache::AnswerCacheSettings;
 use crate::load::LoadSettings;
-use crate::peer::FloodSettings;
-use crate::view::ViewSettings;
+use crate::long_poll::LongPollSettings;
+use crate::peer::RateLimitSettings;
+use crate::poll_batch::PollBatchSettings;
 
-/// Everything the maintenance manager can be told.
+/// Settings of the maintenance manager.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// How often a node should ask, within a tenth more or less.
+    /// How often a node polls, plus or minus a tenth.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// How long a node's credential lives. It is replaced when a third of that is left.
+    /// How long a node's credential is valid. It is renewed when a third of this time is left.
     #[serde(with = "humantime_serde")]
     pub credential_lifetime: Duration,
-    /// How long before its window a node may fetch.
+    /// How long before its window a node may download.
     #[serde(with = "humantime_serde")]
     pub fetch_ahead: Duration,
-    /// How long a window of an open-ended schedule is.
+    /// The length of a window of an open-ended schedule.
     #[serde(with = "humantime_serde")]
     pub max_window: Duration,
-    /// How often the times of last contact are written.
+    /// How often contact times are written.
     #[serde(with = "humantime_serde")]
-    pub contacts_every: Duration,
-    /// How often open runs are looked at.
+    pub contact_write_interval: Duration,
+    /// How often open runs are checked.
     #[serde(with = "humantime_serde")]
-    pub track_every: Duration,
-    /// How long a run may stay where it is.
-    pub patience: PatienceSettings,
-    /// After how long without a word a node is shown as silent.
+    pub run_check_interval: Duration,
+    /// How long a run may stay in each state.
+    pub run_timeouts: RunTimeoutSettings,
+    /// After how long without contact a node is shown as silent.
     #[serde(with = "humantime_serde")]
-    pub silent_after: Duration,
-    /// How often silent nodes are looked for.
+    pub silence_timeout: Duration,
+    /// How often the server checks for silent nodes.
     #[serde(with = "humantime_serde")]
-    pub silent_every: Duration,
-    /// How often it is looked whether nodes of images are to be told of a newer one, although nothing tells of one.
+    pub silence_check_interval: Duration,
+    /// How often the server checks for image changes, in addition to notifications.
     #[serde(with = "humantime_serde")]
-    pub images_every: Duration,
-    /// How long a run is kept after its end, where its project does not say otherwise; 0 keeps it for ever.
+    pub image_check_interval: Duration,
+    /// How long a run is kept after its end, unless its project overrides it; 0 keeps runs forever.
     #[serde(with = "humantime_serde")]
-    pub retention: Duration,
-    /// How long the log keeps who changed what; 0 keeps it for ever.
+    pub run_retention: Duration,
+    /// How long the change log is kept; 0 keeps it forever.
     #[serde(with = "humantime_serde")]
-    pub log_kept: Duration,
-    /// When what is not needed any more is thrown away: seconds, minutes, hours, days, months and weekdays of a
-    /// calendar in UTC, as in cron.
-    pub housekeeping: String,
-    /// How often one node may call.
-    pub flood: FloodSettings,
-    /// What is remembered of answers.
-    pub view: ViewSettings,
-    /// How polls are looked at in the database that nothing is remembered of.
-    pub desk: DeskSettings,
-    /// How polls are held until there is something to say.
-    pub holds: HoldSettings,
-    /// How much is taken on at once.
+    pub change_log_retention: Duration,
+    /// When data that is no longer needed is removed: seconds, minutes, hours, days, months and
+    /// weekdays, in UTC, as in cron.
+    pub housekeeping_schedule: String,
+    /// The rate limit for each node.
+    pub rate_limit: RateLimitSettings,
+    /// The cache of poll answers.
+    pub answer_cache: AnswerCacheSettings,
+    /// The batches in which polls are evaluated that are not cached.
+    pub poll_batch: PollBatchSettings,
+    /// The long polls.
+    pub long_poll: LongPollSettings,
+    /// The load limits.
     pub load: LoadSettings,
 }
 
 impl Settings {
-    /// After how long without a word a node is silent: it is given the time of two polls at least, and that in which contacts
-    /// are written.
-    pub(crate) fn silence(&self) -> TimeDelta {
-        let least = (delta(self.poll_interval) + delta(self.contacts_every)) * 2;
-        delta(self.silent_after).max(least)
+    /// The silence timeout: at least twice the sum of the poll interval and the contact write
+    /// interval.
+    pub(crate) fn effective_silence_timeout(&self) -> TimeDelta {
+        let least =
+            (to_time_delta(self.poll_interval) + to_time_delta(self.contact_write_interval)) * 2;
+        to_time_delta(self.silence_timeout).max(least)
     }
 }
 
@@ -83,51 +84,51 @@ impl Default for Settings {
             credential_lifetime: Duration::from_hours(90 * 24),
             fetch_ahead: Duration::from_hours(6),
             max_window: Duration::from_hours(24),
-            contacts_every: Duration::from_secs(30),
-            track_every: Duration::from_secs(30),
-            patience: PatienceSettings::default(),
-            silent_after: Duration::from_mins(5),
-            silent_every: Duration::from_secs(30),
-            images_every: Duration::from_secs(30),
-            retention: Duration::from_hours(30 * 24),
-            log_kept: Duration::from_hours(30 * 24),
-            housekeeping: "0 7 * * * *".to_owned(),
-            flood: FloodSettings::default(),
-            view: ViewSettings::default(),
-            desk: DeskSettings::default(),
-            holds: HoldSettings::default(),
+            contact_write_interval: Duration::from_secs(30),
+            run_check_interval: Duration::from_secs(30),
+            run_timeouts: RunTimeoutSettings::default(),
+            silence_timeout: Duration::from_mins(5),
+            silence_check_interval: Duration::from_secs(30),
+            image_check_interval: Duration::from_secs(30),
+            run_retention: Duration::from_hours(30 * 24),
+            change_log_retention: Duration::from_hours(30 * 24),
+            housekeeping_schedule: "0 7 * * * *".to_owned(),
+            rate_limit: RateLimitSettings::default(),
+            answer_cache: AnswerCacheSettings::default(),
+            poll_batch: PollBatchSettings::default(),
+            long_poll: LongPollSettings::default(),
             load: LoadSettings::default(),
         }
     }
 }
 
-/// How long a run may stay in each of its open states before it is given up as timed out.
+/// How long a run may stay in each open state before it times out.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct PatienceSettings {
-    /// Fetching.
+pub struct RunTimeoutSettings {
+    /// Downloading.
     #[serde(with = "humantime_serde")]
     pub downloading: Duration,
     /// Waiting for its gate.
     #[serde(with = "humantime_serde")]
     pub staged: Duration,
-    /// Being changed.
+    /// Applying changes.
     #[serde(with = "humantime_serde")]
     pub applying: Duration,
-    /// Down on purpose.
+    /// Rebooting.
     #[serde(with = "humantime_serde")]
     pub rebooting: Duration,
-    /// Looking at what runs.
+    /// Verifying the running system.
     #[serde(with = "humantime_serde")]
     pub verifying: Duration,
-    /// Going back.
+    /// Reverting.
     #[serde(with = "humantime_serde")]
     pub reverting: Duration,
 }
 
-impl Default for PatienceSettings {
+impl Default for RunTimeoutSettings {
     fn default() -> Self {
-        let domain = Patience::default();
+        let domain = RunTimeouts::default();
         let length = |length: TimeDelta| length.to_std().unwrap_or_default();
         Self {
             downloading: length(domain.downloading),
@@ -141,16 +142,16 @@ impl Default for PatienceSettings {
 }
 
 impl Settings {
-    pub(crate) fn horizon(&self) -> Horizon {
-        Horizon {
-            fetch_ahead: delta(self.fetch_ahead),
-            max_window: delta(self.max_window),
+    pub(crate) fn planning_limits(&self) -> PlanningLimits {
+        PlanningLimits {
+            fetch_ahead: to_time_delta(self.fetch_ahead),
+            max_window: to_time_delta(self.max_window),
         }
     }
 
-    /// Whole days; what is shorter than one but not 0 is one.
+    /// The retention in days, rounded up.
     pub(crate) fn retention_days(&self) -> u32 {
-        let days = self.retention.as_secs_f64() / 86_400.0;
+        let days = self.run_retention.as_secs_f64() / 86_400.0;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -160,26 +161,26 @@ impl Settings {
         days
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        let patience = &self.patience;
-        Patience {
-            downloading: delta(patience.downloading),
-            staged: delta(patience.staged),
-            applying: delta(patience.applying),
-            rebooting: delta(patience.rebooting),
-            verifying: delta(patience.verifying),
-            reverting: delta(patience.reverting),
+    pub(crate) fn run_timeouts(&self) -> RunTimeouts {
+        let timeouts = &self.run_timeouts;
+        RunTimeouts {
+            downloading: to_time_delta(timeouts.downloading),
+            staged: to_time_delta(timeouts.staged),
+            applying: to_time_delta(timeouts.applying),
+            rebooting: to_time_delta(timeouts.rebooting),
+            verifying: to_time_delta(timeouts.verifying),
+            reverting: to_time_delta(timeouts.reverting),
         }
     }
 }
 
-/// A length of time as the calendar counts it, a century at most: what is longer would lead out of it.
-pub(crate) fn delta(length: Duration) -> TimeDelta {
+/// Converts a duration, limited to a century so that date arithmetic does not overflow.
+pub(crate) fn to_time_delta(length: Duration) -> TimeDelta {
     let century = TimeDelta::days(36_525);
     TimeDelta::from_std(length).map_or(century, |length| length.min(century))
 }
 
-/// How often a loop goes round: a tenth of a second at least, or it would do nothing else.
-pub(crate) fn period(every: Duration) -> Duration {
-    every.max(Duration::from_millis(100))
+/// The interval of a periodic task, at least 100 ms so that it does not spin.
+pub(crate) fn loop_interval(interval: Duration) -> Duration {
+    interval.max(Duration::from_millis(100))
 }

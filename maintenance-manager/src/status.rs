@@ -1,4 +1,4 @@
-//! Errors as gRPC statuses.
+//! Conversion of errors into gRPC statuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,24 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_store::{Conflict, StoreError};
 use tonic::{Code, Status};
 
-/// What a host shows that was heard lately.
+/// The status text of a host that made contact recently.
 pub const RUNNING: &str = "Running";
 
-/// How long work with the database may take: a line to it that is cut says nothing.
-const WITHIN: Duration = Duration::from_secs(10);
+/// The time limit for database work. A broken connection may give no error.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Gives work with the database up that is not done in time. Nobody knows then whether it was: the caller asks again.
-pub async fn within<T>(work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    let away = |_| Status::unavailable("the database does not answer in time; try again");
-    tokio::time::timeout(WITHIN, work).await.map_err(away)?
+/// Limits the time of database work. After a timeout the result is unknown, so the caller must try
+/// again.
+pub async fn with_database_timeout<T>(
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let timed_out = |_| Status::unavailable("the database does not answer in time; try again");
+    tokio::time::timeout(DATABASE_TIMEOUT, work)
+        .await
+        .map_err(timed_out)?
 }
 
-/// How a call ended, for the metrics.
+/// The outcome of a call, for metrics.
 pub fn outcome<T>(answer: &Result<T, Status>) -> &'static str {
     match answer {
         Ok(_) => "ok",
@@ -29,23 +34,23 @@ pub fn outcome<T>(answer: &Result<T, Status>) -> &'static str {
     }
 }
 
-/// Every error of the store has its row here.
-pub fn store(error: StoreError) -> Status {
+/// Converts an error of the store.
+pub fn from_store_error(error: StoreError) -> Status {
     use StoreError as E;
     let code = match &error {
         E::NotFound { .. } => Code::NotFound,
         E::Stale { .. } => Code::Aborted,
-        E::Conflict(Conflict::Taken { .. }) => Code::AlreadyExists,
+        E::Conflict(Conflict::AlreadyExists { .. }) => Code::AlreadyExists,
         E::Conflict(_) | E::Refused(_) => Code::FailedPrecondition,
         E::Busy(_) | E::Unreachable(_) => Code::Unavailable,
         E::Corrupt { .. } | E::Database(_) => Code::Internal,
     };
     if matches!(code, Code::Unavailable | Code::Internal) {
-        // Nothing about the inside leaves the house; the log has the whole chain (see `crate::outage`).
+        // Internal details are only logged (see `crate::outage`).
         let text = match error {
             E::Busy(_) => "the database is busy with this; try again",
-            E::Unreachable(_) => "the database is away or overloaded; try again",
-            _ => "something went wrong on the server's side",
+            E::Unreachable(_) => "the database is unreachable or overloaded; try again",
+            _ => "internal server error",
         };
         let mut status = Status::new(code, text);
         status.set_source(Arc::new(error));
@@ -54,16 +59,16 @@ pub fn store(error: StoreError) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// A value that cannot be: names the field.
-pub fn invalid(error: Invalid) -> Status {
+/// Converts an invalid value. The message names the field.
+pub fn from_invalid(error: Invalid) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
-/// Somebody who is not let in.
-pub fn auth(error: AuthError) -> Status {
+/// Converts a failed authentication.
+pub fn from_auth_error(error: AuthError) -> Status {
     let code = match error {
-        // The token may be a good one: who signed it has not been heard of yet.
-        AuthError::KeysAway => Code::Unavailable,
+        // The token may be valid: the keys of its issuer are not loaded yet.
+        AuthError::KeysUnavailable => Code::Unavailable,
         _ => Code::Unauthenticated,
     };
     Status::new(code, error.to_string())

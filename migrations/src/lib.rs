@@ -1,15 +1,15 @@
-//! How it lies: the database schema, one pair of SQL files per step.
+//! The database schema: one pair of SQL files per step.
 //!
-//! A released file is never edited; a change is a new step. The constraints repeat the domain's rules: what the types
-//! say in Rust, the checks and unique indexes say in the database.
+//! A released file is never edited; a change is a new step. Checks and unique indexes in the
+//! database repeat the rules of the domain types.
 
 use sea_orm_migration::prelude::*;
 
-/// Runs the steps and keeps the record of those that were run.
+/// Runs the steps and records the steps that have run.
 #[derive(Debug)]
 pub struct Migrator;
 
-/// Every step, oldest first. Adding a step is adding a line.
+/// All steps, oldest first. A new step is a new line here.
 const STEPS: &[Step] = &[
     step!("20261121_000001_tenants_and_ids"),
     step!("20261121_000002_inventory"),
@@ -46,12 +46,12 @@ impl MigratorTrait for Migrator {
     }
 }
 
-/// The names of all steps, oldest first.
-pub fn names() -> impl Iterator<Item = &'static str> {
+/// Names of all steps, oldest first.
+pub fn step_names() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|step| step.name)
 }
 
-/// All the SQL there is, for whoever needs to know whether it changed.
+/// SQL of all steps, up and down, for callers that must notice a change of the schema.
 pub fn all_sql() -> impl Iterator<Item = &'static str> {
     STEPS.iter().flat_map(|step| [step.up, step.down])
 }
@@ -83,15 +83,15 @@ impl MigrationName for Step {
 #[async_trait::async_trait]
 impl MigrationTrait for Step {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        run(manager, self.up).await
+        execute_sql(manager, self.up).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        run(manager, self.down).await
+        execute_sql(manager, self.down).await
     }
 }
 
-async fn run(manager: &SchemaManager<'_>, sql: &str) -> Result<(), DbErr> {
+async fn execute_sql(manager: &SchemaManager<'_>, sql: &str) -> Result<(), DbErr> {
     let connection = manager.get_connection();
     connection.execute_unprepared(sql).await.map(drop)
 }

@@ -1,295 +1,309 @@
-//! Brings what a registry has into the projects that want it, and tells each how that went.
+//! Applies the fetched content of a registry to the projects that selected it, and writes each project's sync report.
 //!
-//! Nothing here asks a registry: what the last cycle found lies in the database. Several replicas may bring the same
-//! into the same project at once, which makes one set of rows.
+//! Nothing here contacts a registry: the result of the last cycle is in the database. Several replicas may apply the same
+//! content to one project at once; the result is one set of rows.
 
-mod account;
-mod newcomers;
+mod report_builder;
+mod unsynced;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use evenkeel_domain::Time;
-use evenkeel_domain::os::catalogue::{Catalogue, CycleOutcome, Wish};
+use evenkeel_domain::os::catalogue::{CatalogSelection, CycleOutcome, ResolvedSelection};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_registry::FindingKind;
-use evenkeel_store::contents::{self, Digest};
+use evenkeel_store::contents::{self, ContentDigest};
 use evenkeel_store::os_catalogue::{self, CycleState};
-use evenkeel_store::os_inside::{self, Made};
-use evenkeel_store::os_reports::{self, Report};
+use evenkeel_store::os_details::{self, ImportedOs};
+use evenkeel_store::os_reports::{self, SyncReport};
 use evenkeel_store::{Store, StoreError, os_profiles, os_settings};
 
-use self::account::Account;
-use crate::plan::{Gone, Plan, Stock, plan};
+use self::report_builder::ReportBuilder;
+use crate::plan::{GoneRevision, Plan, RegistryContent, plan};
 use crate::sources::{Source, Sources};
 
-/// How many operating systems one transaction makes: each that is new wakes the nodes that hold their polls.
-const AT_ONCE: usize = 20;
+/// Each new OS profile wakes the nodes with open long polls, so one transaction imports only a few.
+const MAX_PROFILES_PER_TRANSACTION: usize = 20;
 
-/// How many texts one transaction looks for.
-const LOOKED_FOR: usize = 100;
+const MAX_LOOKUPS_PER_TRANSACTION: usize = 100;
 
-/// Brings operating systems into projects. Cheap to clone.
+/// Applies registry content to projects. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Applier {
     store: Store,
     clock: Arc<dyn Clock>,
-    /// What holds where a project says nothing.
-    server: Wish,
+    /// Defaults for projects that do not set a part of their selection.
+    defaults: CatalogSelection,
     sources: Arc<Sources>,
-    /// What the projects without a report take for which a registry was asked already. If nothing can be brought into one,
-    /// that is tried again and again, and the registry is not asked each time.
-    asked: Arc<Mutex<HashMap<TenantId, Catalogue>>>,
+    /// Selections of projects without a report for which a cycle was already requested. The import into such a
+    /// project may fail and be retried many times; the registry must not be fetched each time.
+    requested: Arc<Mutex<HashMap<TenantId, ResolvedSelection>>>,
 }
 
-/// What becomes of a wish.
+/// A project's selection, checked against the server's registries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Taken {
-    /// Nothing is wanted.
-    Nothing,
-    /// It cannot be had; why not.
-    Impossible(String),
-    /// This.
-    This(Catalogue),
+enum SelectionState {
+    /// Nothing is selected.
+    Empty,
+    /// The selection cannot be applied; the reason.
+    Invalid(String),
+    /// A complete selection of a registry that the server knows.
+    Complete(ResolvedSelection),
 }
 
-/// What is known of a registry, and what it comes to for whoever takes the same of it.
+/// The plan for one selection, and the state of the registry that it is based on.
 #[derive(Debug)]
-struct Offer {
+struct PlannedSync {
     plan: Plan,
     cycle: i64,
-    /// When the registry was asked, if it ever was.
-    asked_at: Option<Time>,
-    /// Why it could not be asked the last time.
-    failed: Option<String>,
+    /// Start of the last cycle, if there was one.
+    fetched_at: Option<Time>,
+    /// Error of the last cycle, if it failed.
+    failure: Option<String>,
 }
 
 impl Applier {
-    /// One on a store.
     pub(crate) fn new(
         store: Store,
         clock: Arc<dyn Clock>,
-        server: Wish,
+        defaults: CatalogSelection,
         sources: Arc<Sources>,
     ) -> Self {
         Self {
             store,
             clock,
-            server,
+            defaults,
             sources,
-            asked: Arc::default(),
+            requested: Arc::default(),
         }
     }
 
-    /// What projects take of a registry, each once.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub(crate) async fn wanted(&self, registry: &str) -> Result<Vec<Catalogue>, StoreError> {
-        let takers = self.takers(registry).await?.into_iter();
-        Ok(takers.map(|(catalogue, _)| catalogue).collect())
-    }
-
-    /// Brings what a registry has into all projects that take it. Says in how many.
-    ///
-    /// It is called in a cycle when everything was fetched that was `gathered`, and after one that failed: then reports say
-    /// why. Who took to something else meanwhile gets nothing, and no report: what it takes was not asked for, so nobody
-    /// knows whether it is there. It is found [`missing`](Self::missing).
-    ///
-    /// # Errors
-    /// The database cannot be reached. What is wrong with one project does not keep the others from theirs.
-    pub(crate) async fn all(
+    /// The distinct selections of one registry over all projects.
+    pub(crate) async fn list_selections(
         &self,
         registry: &str,
-        gathered: Option<&[Catalogue]>,
+    ) -> Result<Vec<ResolvedSelection>, StoreError> {
+        let groups = self.group_by_selection(registry).await?.into_iter();
+        Ok(groups.map(|(resolved, _)| resolved).collect())
+    }
+
+    /// Applies the registry's content to all projects that selected it. Returns the number of projects.
+    ///
+    /// A cycle calls it after it fetched the selections in `gathered`; after a failed cycle it is called without
+    /// them, and writes the error into the reports. A project that changed its selection during the cycle is skipped
+    /// without a report, because its new selection was not fetched.
+    /// [`apply_to_unsynced`](Self::apply_to_unsynced) finds it later.
+    ///
+    /// # Errors
+    /// The database is unreachable. An error of one project does not affect the others.
+    pub(crate) async fn apply_to_all(
+        &self,
+        registry: &str,
+        gathered: Option<&[ResolvedSelection]>,
     ) -> Result<u64, StoreError> {
         let Some(source) = self.sources.find(registry) else {
             return Ok(0);
         };
         let mut done = 0;
-        let mut found = BTreeMap::new();
-        let takers = self.takers(registry).await?.into_iter();
-        let is_known =
-            |catalogue: &Catalogue| gathered.is_none_or(|gathered| gathered.contains(catalogue));
-        for (catalogue, tenants) in takers.filter(|(catalogue, _)| is_known(catalogue)) {
+        let mut counts = BTreeMap::new();
+        let groups = self.group_by_selection(registry).await?.into_iter();
+        let is_known = |resolved: &ResolvedSelection| {
+            gathered.is_none_or(|gathered| gathered.contains(resolved))
+        };
+        for (resolved, tenants) in groups.filter(|(resolved, _)| is_known(resolved)) {
             let in_cycle = gathered.is_some();
-            let Some(offer) = self.offer(&catalogue, &source, in_cycle).await? else {
+            let Some(planned) = self.plan_sync(&resolved, &source, in_cycle).await? else {
                 return Ok(0);
             };
             for tenant in tenants {
-                match self.apply(tenant, &catalogue, &offer).await {
+                match self.apply_plan(tenant, &resolved, &planned).await {
                     Ok(Some(report)) => {
                         done += 1;
-                        count(&mut found, &report);
+                        count_findings(&mut counts, &report);
                     }
                     Ok(None) => {}
-                    Err(error) => alone(tenant, error)?,
+                    Err(error) => skip_failed_project(tenant, error)?,
                 }
             }
         }
-        note(registry, &found);
+        record_findings(registry, &counts);
         Ok(done)
     }
 
-    /// Brings what is known by now into one project. False if nothing is known yet of what it takes, or if it wants
-    /// something else by now than it did when its registry was asked for it.
+    /// Applies the known content to one project. Returns false if nothing is known yet for its selection, or if the
+    /// selection changed since its registry was requested.
     ///
     /// # Errors
-    /// The database cannot be reached, or the project is being removed.
-    async fn project(&self, tenant: TenantId, taken: &Taken) -> Result<bool, StoreError> {
-        let wish = self.wish(tenant).await?;
-        if self.taken(&wish) != *taken {
+    /// The database is unreachable, or the project is being deleted.
+    async fn apply_to_project(
+        &self,
+        tenant: TenantId,
+        state: &SelectionState,
+    ) -> Result<bool, StoreError> {
+        let selection = self.load_selection(tenant).await?;
+        if self.resolve_selection(&selection) != *state {
             return Ok(false);
         }
-        let Taken::This(catalogue) = taken else {
-            return self.tell_nothing(tenant, &wish, taken).await;
+        let SelectionState::Complete(resolved) = state else {
+            return self.report_unresolved(tenant, &selection, state).await;
         };
-        // It was found a moment ago.
-        let Some(source) = self.sources.find(&catalogue.registry) else {
+        // The registry was found a moment ago.
+        let Some(source) = self.sources.find(&resolved.registry) else {
             return Ok(false);
         };
-        let Some(offer) = self.offer(catalogue, &source, false).await? else {
+        let Some(planned) = self.plan_sync(resolved, &source, false).await? else {
             return Ok(false);
         };
-        Ok(self.apply(tenant, catalogue, &offer).await?.is_some())
+        Ok(self.apply_plan(tenant, resolved, &planned).await?.is_some())
     }
 
-    async fn wish(&self, tenant: TenantId) -> Result<Wish, StoreError> {
+    async fn load_selection(&self, tenant: TenantId) -> Result<CatalogSelection, StoreError> {
         let tx = self.store.tenant(tenant).await?;
-        let wish = os_settings::find(&tx).await?;
-        Ok(wish.unwrap_or_default().or(&self.server))
+        let selection = os_settings::find(&tx).await?;
+        Ok(selection.unwrap_or_default().or_defaults(&self.defaults))
     }
 
-    fn taken(&self, wish: &Wish) -> Taken {
-        match wish.whole() {
-            Ok(None) => Taken::Nothing,
-            Err(invalid) => Taken::Impossible(invalid.to_string()),
-            Ok(Some(catalogue)) if self.sources.find(&catalogue.registry).is_none() => {
-                let registry = catalogue.registry;
-                Taken::Impossible(format!("the server knows no registry called {registry}"))
+    fn resolve_selection(&self, selection: &CatalogSelection) -> SelectionState {
+        match selection.resolve() {
+            Ok(None) => SelectionState::Empty,
+            Err(invalid) => SelectionState::Invalid(invalid.to_string()),
+            Ok(Some(resolved)) if self.sources.find(&resolved.registry).is_none() => {
+                let registry = resolved.registry;
+                SelectionState::Invalid(format!("the server has no registry called {registry}"))
             }
-            Ok(Some(catalogue)) => Taken::This(catalogue),
+            Ok(Some(resolved)) => SelectionState::Complete(resolved),
         }
     }
 
-    /// Who takes something of a registry: the projects that take the same are together.
-    async fn takers(&self, registry: &str) -> Result<Vec<(Catalogue, Vec<TenantId>)>, StoreError> {
+    /// The projects that selected a registry, grouped by equal selections.
+    async fn group_by_selection(
+        &self,
+        registry: &str,
+    ) -> Result<Vec<(ResolvedSelection, Vec<TenantId>)>, StoreError> {
         let tx = self.store.fleet().await?;
-        let wishes = os_settings::all(&tx).await?;
+        let selections = os_settings::all(&tx).await?;
         drop(tx);
-        let mut takers: Vec<(Catalogue, Vec<TenantId>)> = Vec::new();
-        for (tenant, wish) in wishes {
-            let wish = wish.unwrap_or_default().or(&self.server);
-            // What is wrong with a wish was told when it was noticed.
-            let Ok(Some(catalogue)) = wish.whole() else {
+        let mut groups: Vec<(ResolvedSelection, Vec<TenantId>)> = Vec::new();
+        for (tenant, selection) in selections {
+            let selection = selection.unwrap_or_default().or_defaults(&self.defaults);
+            // Errors of a selection were reported when they were noticed.
+            let Ok(Some(resolved)) = selection.resolve() else {
                 continue;
             };
-            if catalogue.registry != registry {
+            if resolved.registry != registry {
                 continue;
             }
-            match takers.iter_mut().find(|(taken, _)| *taken == catalogue) {
+            match groups
+                .iter_mut()
+                .find(|(existing, _)| *existing == resolved)
+            {
                 Some((_, tenants)) => tenants.push(tenant),
-                None => takers.push((catalogue, vec![tenant])),
+                None => groups.push((resolved, vec![tenant])),
             }
         }
-        Ok(takers)
+        Ok(groups)
     }
 
-    /// What is known of a registry, and what it comes to for whoever takes this of it. None if it was never asked to the
-    /// end.
-    async fn offer(
+    /// Plans the sync of one selection. `None` if no cycle of the registry has ended yet.
+    async fn plan_sync(
         &self,
-        catalogue: &Catalogue,
+        resolved: &ResolvedSelection,
         source: &Source,
         in_cycle: bool,
-    ) -> Result<Option<Offer>, StoreError> {
+    ) -> Result<Option<PlannedSync>, StoreError> {
         let name = |profile: &String| format!("{}{profile}", source.prefix);
-        let repositories: Vec<String> = catalogue.enabled.iter().map(name).collect();
+        let repositories: Vec<String> = resolved.enabled.iter().map(name).collect();
         let tx = self.store.fleet().await?;
-        let Some(state) = os_catalogue::state(&tx, &catalogue.registry).await? else {
+        let Some(state) = os_catalogue::state(&tx, &resolved.registry).await? else {
             return Ok(None);
         };
-        let holds = in_cycle && state.claimed.is_some();
-        if !holds && state.ended_at.is_none() {
+        let is_claimed = in_cycle && state.claimed.is_some();
+        if !is_claimed && state.ended_at.is_none() {
             return Ok(None);
         }
-        let artifacts = os_catalogue::artifacts(&tx, &catalogue.registry, &repositories).await?;
-        let sides = os_catalogue::sides(&tx, &catalogue.registry).await?;
+        let artifacts =
+            os_catalogue::list_artifacts(&tx, &resolved.registry, &repositories).await?;
+        let attachments = os_catalogue::list_attachments(&tx, &resolved.registry).await?;
         drop(tx);
-        let stock = Stock {
+        let content = RegistryContent {
             prefix: &source.prefix,
             trust: source.trust,
             artifacts: &artifacts,
-            sides: &sides,
+            attachments: &attachments,
         };
-        Ok(Some(Offer {
-            plan: plan(catalogue, &stock, self.clock.now()),
-            cycle: if holds { state.claimed } else { None }.unwrap_or(state.done),
-            asked_at: state.started_at,
-            failed: why_failed(state, holds),
+        Ok(Some(PlannedSync {
+            plan: plan(resolved, &content, self.clock.now()),
+            cycle: if is_claimed { state.claimed } else { None }.unwrap_or(state.done),
+            fetched_at: state.started_at,
+            failure: last_failure(state, is_claimed),
         }))
     }
 
-    /// Brings a plan into a project. None if the project wants something else by now, or if what is brought was
-    /// replaced meanwhile: then a cycle goes on, and brings it itself.
-    async fn apply(
+    /// Imports a plan into a project. `None` if the project changed its selection, or if a document was replaced in the
+    /// meantime: then a cycle is running, and applies the new content itself.
+    async fn apply_plan(
         &self,
         tenant: TenantId,
-        catalogue: &Catalogue,
-        offer: &Offer,
-    ) -> Result<Option<Report>, StoreError> {
+        resolved: &ResolvedSelection,
+        planned: &PlannedSync,
+    ) -> Result<Option<SyncReport>, StoreError> {
         let begun = self.clock.now();
-        let plan = &offer.plan;
-        if !self.bring(tenant, &catalogue.registry, plan).await? {
+        let plan = &planned.plan;
+        if !self
+            .store_documents(tenant, &resolved.registry, plan)
+            .await?
+        {
             return Ok(None);
         }
-        let mut account = Account::of(plan);
-        for made in plan.made.chunks(AT_ONCE) {
-            self.keep(tenant, made, &mut account).await?;
+        let mut builder = ReportBuilder::new(plan);
+        for profiles in plan.profiles.chunks(MAX_PROFILES_PER_TRANSACTION) {
+            self.import_profiles(tenant, profiles, &mut builder).await?;
         }
-        for gone in plan.gone.chunks(LOOKED_FOR) {
-            self.look_for(tenant, gone, &mut account).await?;
+        for revisions in plan.gone.chunks(MAX_LOOKUPS_PER_TRANSACTION) {
+            self.find_gone_profiles(tenant, revisions, &mut builder)
+                .await?;
         }
-        let outcome = match offer.failed {
+        let outcome = match planned.failure {
             Some(_) => CycleOutcome::Failed,
-            None => account.outcome(),
+            None => builder.outcome(),
         };
-        let started = offer.asked_at.unwrap_or(begun);
-        // The one is by the clock of the database, the other by this machine's.
+        let started = planned.fetched_at.unwrap_or(begun);
+        // One time comes from the database's clock, the other one from this machine's clock.
         let ended = self.clock.now().max(started);
-        let report = Report {
-            registry: catalogue.registry.clone(),
-            revision: catalogue.wanted.to_string(),
+        let report = SyncReport {
+            registry: resolved.registry.clone(),
+            revision: resolved.revision.to_string(),
             outcome,
-            message: offer.failed.clone().unwrap_or_default(),
-            cycle: offer.cycle,
+            message: planned.failure.clone().unwrap_or_default(),
+            cycle: planned.cycle,
             started_at: started,
             ended_at: ended,
-            made: account.made,
-            refreshed: account.refreshed,
-            same: account.same,
-            refused: account.refused,
-            findings: account.rows(ended),
+            created: builder.created,
+            updated: builder.updated,
+            unchanged: builder.unchanged,
+            refused: builder.refused,
+            findings: builder.findings(ended),
         };
-        let taken = Taken::This(catalogue.clone());
-        let is_told = self.tell(tenant, &taken, &report).await?;
-        Ok(is_told.then_some(report))
+        let state = SelectionState::Complete(resolved.clone());
+        let is_stored = self.store_report(tenant, &state, &report).await?;
+        Ok(is_stored.then_some(report))
     }
 
-    /// Brings the texts of a plan into a project, each in a transaction of its own: they are long. False if one was
-    /// replaced meanwhile.
-    async fn bring(
+    /// Copies the documents of a plan into a project. Each gets its own transaction, because documents are large. Returns
+    /// false if a document was replaced in the meantime.
+    async fn store_documents(
         &self,
         tenant: TenantId,
         registry: &str,
         plan: &Plan,
     ) -> Result<bool, StoreError> {
         let now = self.clock.now();
-        let mut there: HashSet<Digest> = HashSet::new();
-        let digests: Vec<&Digest> = plan.bodies.keys().collect();
-        for some in digests.chunks(LOOKED_FOR) {
+        let mut there: HashSet<ContentDigest> = HashSet::new();
+        let digests: Vec<&ContentDigest> = plan.documents.keys().collect();
+        for some in digests.chunks(MAX_LOOKUPS_PER_TRANSACTION) {
             let tx = self.store.tenant(tenant).await?;
             for digest in some {
                 if contents::touch(&tx, digest, now).await? {
@@ -298,114 +312,115 @@ impl Applier {
             }
             tx.commit().await?;
         }
-        for (digest, key) in &plan.bodies {
+        for (digest, key) in &plan.documents {
             if there.contains(digest) {
                 continue;
             }
             let tx = self.store.fleet().await?;
-            let body = os_catalogue::side_body(&tx, registry, key).await?;
+            let body = os_catalogue::attachment_body(&tx, registry, key).await?;
             drop(tx);
-            let Some(body) = body.filter(|body| is_of(body, digest)) else {
+            let Some(body) = body.filter(|body| has_digest(body, digest)) else {
                 return Ok(false);
             };
             let tx = self.store.tenant(tenant).await?;
-            contents::put(&tx, digest, &body, now).await?;
+            contents::insert_if_missing(&tx, digest, &body, now).await?;
             tx.commit().await?;
         }
         Ok(true)
     }
 
-    /// Keeps some operating systems in a project.
-    async fn keep<'a>(
+    /// Imports OS profiles into a project.
+    async fn import_profiles<'a>(
         &self,
         tenant: TenantId,
-        some: &'a [Made],
-        account: &mut Account<'a>,
+        some: &'a [ImportedOs],
+        builder: &mut ReportBuilder<'a>,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
         let tx = self.store.tenant(tenant).await?;
-        let mut kept = Vec::with_capacity(some.len());
-        for made in some {
-            match os_inside::keep(&tx, made, now).await {
-                Ok(one) => kept.push(Ok(one)),
-                // It was found before anything was written, so the others go on.
-                Err(StoreError::Conflict(conflict)) => kept.push(Err(conflict)),
+        let mut outcomes = Vec::with_capacity(some.len());
+        for profile in some {
+            match os_details::import(&tx, profile, now).await {
+                Ok(one) => outcomes.push(Ok(one)),
+                // The conflict was found before anything was written, so the transaction can continue.
+                Err(StoreError::Conflict(conflict)) => outcomes.push(Err(conflict)),
                 Err(error) => return Err(error),
             }
         }
         tx.commit().await?;
-        for (made, kept) in some.iter().zip(kept) {
-            match kept {
-                Ok(kept) => account.note(made, kept),
-                Err(conflict) => account.refuse(made, &conflict),
+        for (profile, outcome) in some.iter().zip(outcomes) {
+            match outcome {
+                Ok(outcome) => builder.add_outcome(profile, outcome),
+                Err(conflict) => builder.add_conflict(profile, &conflict),
             }
         }
         Ok(())
     }
 
-    /// Looks which operating systems there are of revisions that are gone.
-    async fn look_for(
+    /// Reports the OS profiles whose revision is gone from the registry.
+    async fn find_gone_profiles(
         &self,
         tenant: TenantId,
-        some: &[Gone],
-        account: &mut Account<'_>,
+        some: &[GoneRevision],
+        builder: &mut ReportBuilder<'_>,
     ) -> Result<(), StoreError> {
         let tx = self.store.tenant(tenant).await?;
-        for gone in some {
-            let os = os_profiles::find_image(&tx, &gone.profile_name, &gone.image_id).await?;
+        for revision in some {
+            let os =
+                os_profiles::find_image(&tx, &revision.profile_name, &revision.image_id).await?;
             if let Some(os) = os {
-                account.note_gone(gone, os.id);
+                builder.add_gone(revision, os.id);
             }
         }
         Ok(())
     }
 
-    /// Says of a project that takes nothing why that is so.
-    async fn tell_nothing(
+    /// Writes a report that says why nothing is taken.
+    async fn report_unresolved(
         &self,
         tenant: TenantId,
-        wish: &Wish,
-        taken: &Taken,
+        selection: &CatalogSelection,
+        state: &SelectionState,
     ) -> Result<bool, StoreError> {
-        let (outcome, message) = match taken {
-            Taken::Impossible(why) => (CycleOutcome::Failed, why.clone()),
+        let (outcome, message) = match state {
+            SelectionState::Invalid(why) => (CycleOutcome::Failed, why.clone()),
             _ => (CycleOutcome::Good, String::new()),
         };
         let now = self.clock.now();
-        let report = Report {
-            registry: wish.registry.clone().unwrap_or_default(),
-            revision: wish.revision.clone().unwrap_or_default(),
+        let report = SyncReport {
+            registry: selection.registry.clone().unwrap_or_default(),
+            revision: selection.revision.clone().unwrap_or_default(),
             outcome,
             message,
             cycle: 0,
             started_at: now,
             ended_at: now,
-            made: 0,
-            refreshed: 0,
-            same: 0,
+            created: 0,
+            updated: 0,
+            unchanged: 0,
             refused: 0,
             findings: Vec::new(),
         };
-        self.tell(tenant, taken, &report).await
+        self.store_report(tenant, state, &report).await
     }
 
-    /// Writes the report of a project. False if it wants something else by now, or was told of a later cycle.
-    async fn tell(
+    /// Writes the report of a project. Returns false if the selection changed, or if a later cycle has been reported.
+    async fn store_report(
         &self,
         tenant: TenantId,
-        taken: &Taken,
-        report: &Report,
+        state: &SelectionState,
+        report: &SyncReport,
     ) -> Result<bool, StoreError> {
         let tx = self.store.tenant(tenant).await?;
-        // Whoever changes the wish waits, and removes this report.
-        tx.write_wanted().await?;
-        let wish = os_settings::find(&tx).await?.unwrap_or_default();
-        if self.taken(&wish.or(&self.server)) != *taken {
+        // A concurrent change of the selection waits for this lock, and then deletes this report.
+        tx.lock_for_change().await?;
+        let selection = os_settings::find(&tx).await?.unwrap_or_default();
+        if self.resolve_selection(&selection.or_defaults(&self.defaults)) != *state {
             return Ok(false);
         }
         let before = os_reports::find(&tx).await?;
         let is_later =
-            |before: Report| before.registry == report.registry && before.cycle > report.cycle;
+            |before: SyncReport| before.registry == report.registry && before.cycle > report.cycle;
         if before.is_some_and(is_later) {
             return Ok(false);
         }
@@ -415,40 +430,39 @@ impl Applier {
     }
 }
 
-/// Why a registry could not be asked the last time, if it could not. Who is in a cycle could ask it.
-fn why_failed(state: CycleState, holds: bool) -> Option<String> {
-    (!holds && state.outcome == Some(CycleOutcome::Failed)).then_some(state.message)
+/// Error of the last cycle, if it failed. A running cycle has reached the registry, so it has no error.
+fn last_failure(state: CycleState, is_claimed: bool) -> Option<String> {
+    (!is_claimed && state.outcome == Some(CycleOutcome::Failed)).then_some(state.message)
 }
 
-fn is_of(body: &str, digest: &Digest) -> bool {
-    evenkeel_registry::Digest::of(body.as_bytes()).bytes() == digest
+fn has_digest(body: &str, digest: &ContentDigest) -> bool {
+    evenkeel_registry::Digest::compute(body.as_bytes()).bytes() == digest
 }
 
-/// What is wrong with one project is nothing to the others, unless it is the database.
-fn alone(tenant: TenantId, error: StoreError) -> Result<(), StoreError> {
+/// Ignores an error of one project, so that the others continue. Returns the error if the database is unreachable.
+fn skip_failed_project(tenant: TenantId, error: StoreError) -> Result<(), StoreError> {
     if matches!(error, StoreError::Unreachable(_)) {
         return Err(error);
     }
-    // It is being removed, or somebody holds it for long: the next cycle comes by.
-    tracing::warn!(%tenant, error = %chain(&error), "operating systems could not be brought into a project");
+    // The project is being deleted, or a lock was held for too long. The next cycle tries again.
+    tracing::warn!(%tenant, error = %chain(&error), "cannot import operating systems into a project");
     Ok(())
 }
 
-/// Counts what was found, by its kind.
-fn count(found: &mut BTreeMap<String, u32>, report: &Report) {
+fn count_findings(counts: &mut BTreeMap<String, u32>, report: &SyncReport) {
     for row in &report.findings {
-        *found.entry(row.kind.clone()).or_default() += 1;
+        *counts.entry(row.kind.clone()).or_default() += 1;
     }
 }
 
-/// Notes how much was found in a registry, over all projects.
-fn note(registry: &str, found: &BTreeMap<String, u32>) {
+/// Sets the metrics of the findings in a registry, summed over all projects.
+fn record_findings(registry: &str, counts: &BTreeMap<String, u32>) {
     for kind in FindingKind::ALL {
         let labels = [
             ("registry", registry.to_owned()),
             ("kind", kind.name().to_owned()),
         ];
-        let count = found.get(kind.name()).copied().unwrap_or_default();
+        let count = counts.get(kind.name()).copied().unwrap_or_default();
         metrics::gauge!("evenkeel_os_findings", &labels).set(count);
     }
 }

@@ -1,7 +1,7 @@
-//! One time that a registry is asked for all projects, from its claim to its end.
+//! One sync cycle: fetches a registry once for all projects, from the claim of the cycle to its end.
 //!
-//! Whatever is found is kept at once, so who is killed leaves it to the next one, which need not fetch it again.
-//! Nothing is kept by who lost the claim meanwhile.
+//! Results are stored at once. If the process is killed, the next one continues and need not fetch them again. A process
+//! that lost the claim stores nothing more.
 
 mod listing;
 mod outcome;
@@ -10,78 +10,76 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use evenkeel_domain::os::catalogue::{Catalogue, CycleOutcome, CycleStep, File};
-use evenkeel_registry::copy::finding_of;
+use evenkeel_domain::os::catalogue::{CatalogFile, CycleOutcome, CycleStep, ResolvedSelection};
+use evenkeel_registry::copy::to_finding;
 use evenkeel_registry::{Finding, FindingKind, RegistryError};
 use evenkeel_store::StoreError;
-use evenkeel_store::os_catalogue::{self, Artifact, Claim, Ended, Progress};
+use evenkeel_store::os_catalogue::{self, Artifact, CycleClaim, CycleResult, Progress};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::listing::Listed;
+use self::listing::ListedProfile;
 use self::outcome::Tally;
-use crate::fetch::{Fetcher, Looked, Revision, is_of_the_whole, kept};
+use crate::fetch::{FetchedRevision, Fetcher, Revision, finding_json, is_registry_wide};
 use crate::manager::Engine;
 use crate::sources::Source;
 
-/// For how long a claim holds without a word of its holder.
+/// How long a claim is valid after its last renewal.
 pub(crate) const LEASE: TimeDelta = TimeDelta::minutes(1);
 
-/// How often its holder says that it goes on.
-const BEAT: Duration = Duration::from_secs(15);
+const LEASE_RENEWAL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How often it says how far it is.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// How often the holder reports its progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long fetching may take in all. What is not there by then is for the next cycle.
-const WITHIN: Duration = Duration::from_mins(30);
+/// Limit for fetching in all. The next cycle fetches what is missing.
+const FETCH_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// How long one revision may take: what drips must not hold up the others.
-const REVISION_WITHIN: Duration = Duration::from_mins(5);
+/// Limit for one revision, so that a slow one does not block the others.
+const REVISION_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// The longest that a registry is left alone because it asks for it.
-const LONGEST_WISH: TimeDelta = TimeDelta::hours(1);
+/// Upper bound for the wait that a registry may ask for.
+const MAX_RETRY_AFTER: TimeDelta = TimeDelta::hours(1);
 
-/// A cycle that goes on.
+/// A running cycle.
 #[derive(Debug)]
 pub(crate) struct Cycle<'a> {
     pub engine: &'a Engine,
-    pub claim: Claim,
+    pub claim: CycleClaim,
     pub source: Arc<Source>,
     progress: Mutex<Progress>,
     tally: Mutex<Tally>,
 }
 
-/// Why a cycle does not go on.
+/// Why a cycle stopped early.
 #[derive(Debug)]
-pub(crate) enum Stop {
-    /// Somebody else holds it.
-    Lost,
-    /// The process stops.
-    Asked,
-    /// The registry as a whole cannot be asked.
+pub(crate) enum CycleStop {
+    /// Another process has claimed it.
+    ClaimLost,
+    /// This process is shutting down.
+    Shutdown,
+    /// The registry as a whole is unavailable.
     Registry(RegistryError),
-    /// The database cannot be reached.
+    /// The database is unreachable.
     Store(StoreError),
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for CycleStop {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<RegistryError> for Stop {
+impl From<RegistryError> for CycleStop {
     fn from(error: RegistryError) -> Self {
         Self::Registry(error)
     }
 }
 
 impl<'a> Cycle<'a> {
-    /// One that was just claimed.
-    pub(crate) fn new(engine: &'a Engine, claim: Claim, source: Arc<Source>) -> Self {
+    pub(crate) fn new(engine: &'a Engine, claim: CycleClaim, source: Arc<Source>) -> Self {
         Self {
             engine,
             claim,
@@ -95,29 +93,29 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    /// Goes on to its end, or until the process is asked to stop. Says whether it was brought to its end.
+    /// Runs the cycle to its end, or until the process shuts down. Returns whether the cycle has ended.
     ///
     /// # Errors
-    /// The database cannot be reached. Then the cycle is anybody's again when its lease is over.
+    /// The database is unreachable. Another process can claim the cycle when the lease expires.
     pub(crate) async fn run(&self, stopping: &CancellationToken) -> Result<bool, StoreError> {
         let begun = Instant::now();
-        let worked = tokio::select! {
-            worked = Box::pin(self.work()) => worked,
-            stop = self.beats() => Err(stop),
-            () = stopping.cancelled() => Err(Stop::Asked),
+        let result = tokio::select! {
+            result = Box::pin(self.sync()) => result,
+            stop = self.hold_claim() => Err(stop),
+            () = stopping.cancelled() => Err(CycleStop::Shutdown),
         };
         let registry = self.claim.registry.as_str();
-        let ended = match worked {
-            Ok(()) => self.tally().ended(),
-            Err(Stop::Registry(error)) => self.failed(&error),
-            Err(Stop::Store(error)) => return Err(error),
-            Err(Stop::Lost) => {
-                tracing::warn!(registry, "a sync was taken over by another process");
+        let ended = match result {
+            Ok(()) => self.tally().to_result(),
+            Err(CycleStop::Registry(error)) => self.registry_failure(&error),
+            Err(CycleStop::Store(error)) => return Err(error),
+            Err(CycleStop::ClaimLost) => {
+                tracing::warn!(registry, "another process took over the sync");
                 return Ok(false);
             }
-            Err(Stop::Asked) => {
-                // Whoever comes next need not wait for the end of the lease.
-                self.beat(TimeDelta::zero()).await?;
+            Err(CycleStop::Shutdown) => {
+                // Ends the lease, so that the next process can continue at once.
+                self.renew_claim(TimeDelta::zero()).await?;
                 return Ok(false);
             }
         };
@@ -125,133 +123,144 @@ impl<'a> Cycle<'a> {
         let is_held = os_catalogue::finish(&tx, &self.claim, &ended).await?;
         tx.commit().await?;
         if !is_held {
-            tracing::warn!(registry, "a sync was taken over by another process");
+            tracing::warn!(registry, "another process took over the sync");
             return Ok(false);
         }
-        self.note(&ended, begun.elapsed());
+        self.record_result(&ended, begun.elapsed());
         if ended.outcome == CycleOutcome::Failed {
-            // Reports say why nothing new came.
-            self.engine.applier.all(registry, None).await?;
+            // The reports say why there is nothing new.
+            self.engine.applier.apply_to_all(registry, None).await?;
         }
         Ok(true)
     }
 
-    /// All that is done under the claim.
-    async fn work(&self) -> Result<(), Stop> {
+    /// The work of the cycle, done while it holds the claim.
+    async fn sync(&self) -> Result<(), CycleStop> {
         let (applier, registry) = (&self.engine.applier, self.claim.registry.as_str());
-        let wanted = applier.wanted(registry).await?;
-        match timeout(WITHIN, Box::pin(self.gather(&wanted))).await {
+        let selections = applier.list_selections(registry).await?;
+        match timeout(FETCH_TIMEOUT, Box::pin(self.fetch(&selections))).await {
             Ok(gathered) => gathered?,
             Err(_) => self.tally().is_late = true,
         }
-        self.begin(CycleStep::Applying, 0);
-        applier.all(registry, Some(&wanted)).await?;
+        self.begin_step(CycleStep::Applying, 0);
+        applier.apply_to_all(registry, Some(&selections)).await?;
         Ok(())
     }
 
-    /// Fetches what is wanted.
-    async fn gather(&self, wanted: &[Catalogue]) -> Result<(), Stop> {
-        let listed = self.list(wanted).await?;
-        let files = self.look(&listed).await?;
+    /// Fetches the selected revisions and their attachments.
+    async fn fetch(&self, selections: &[ResolvedSelection]) -> Result<(), CycleStop> {
+        let listed = self.list_profiles(selections).await?;
+        let files = self.fetch_revisions(&listed).await?;
         self.mark_gone(&listed).await?;
-        let missing = self.sides(&files).await?;
+        let missing = self.fetch_attachments(&files).await?;
         self.tally().documents += missing;
-        self.forget_sides().await
+        self.delete_unused_attachments().await
     }
 
-    /// Removes the documents that nothing names any more.
-    async fn forget_sides(&self) -> Result<(), Stop> {
+    /// Deletes the attachments that no revision refers to.
+    async fn delete_unused_attachments(&self) -> Result<(), CycleStop> {
         let tx = self.engine.store.fleet().await?;
-        os_catalogue::forget_sides(&tx, &self.claim).await?;
+        os_catalogue::delete_unused_attachments(&tx, &self.claim).await?;
         Ok(tx.commit().await?)
     }
 
-    /// Looks at all revisions that are wanted. Gives the files of each that can be used.
-    async fn look(&self, listed: &[Listed]) -> Result<Vec<Vec<File>>, Stop> {
-        let mut revisions = self.revisions(listed).await?;
-        // What could not be had the last time must not keep the others from their turn.
+    /// Fetches all selected revisions. Returns the files of each usable revision.
+    async fn fetch_revisions(
+        &self,
+        listed: &[ListedProfile],
+    ) -> Result<Vec<Vec<CatalogFile>>, CycleStop> {
+        let mut revisions = self.load_revisions(listed).await?;
+        // Revisions that failed last time come last, so that they do not block the others.
         revisions.sort_by_key(|revision| {
             let before = revision.before.as_ref();
-            before.is_some_and(outcome::is_wanting)
+            before.is_some_and(outcome::is_incomplete)
         });
-        self.begin(CycleStep::Fetching, revisions.len());
+        self.begin_step(CycleStep::Fetching, revisions.len());
         let fetcher = Fetcher(&self.source);
         stream::iter(revisions)
-            .map(|revision| self.revision(fetcher, revision))
+            .map(|revision| self.fetch_revision(fetcher, revision))
             .buffer_unordered(self.engine.settings.parallel)
             .try_fold(Vec::new(), |mut all, files| async move {
-                self.one_more();
+                self.count_finished();
                 all.push(files);
                 Ok(all)
             })
             .await
     }
 
-    /// Looks at one revision, and keeps what became of it. Gives its files.
-    async fn revision(&self, fetcher: Fetcher<'_>, revision: Revision) -> Result<Vec<File>, Stop> {
-        let looked = match timeout(REVISION_WITHIN, fetcher.look(&revision)).await {
-            Ok(Ok(looked)) => looked,
-            Ok(Err(error)) if is_of_the_whole(&error) => return Err(error.into()),
-            Ok(Err(error)) => Looked::New(revision.put_off(&finding_of(&error))),
+    /// Fetches one revision and stores the result. Returns its files.
+    async fn fetch_revision(
+        &self,
+        fetcher: Fetcher<'_>,
+        revision: Revision,
+    ) -> Result<Vec<CatalogFile>, CycleStop> {
+        let fetched = match timeout(REVISION_TIMEOUT, fetcher.fetch(&revision)).await {
+            Ok(Ok(fetched)) => fetched,
+            Ok(Err(error)) if is_registry_wide(&error) => return Err(error.into()),
+            Ok(Err(error)) => FetchedRevision::Changed(revision.with_failure(&to_finding(&error))),
             Err(_) => {
-                let minutes = REVISION_WITHIN.as_secs() / 60;
-                let why = format!("it was not there after {minutes} minutes");
+                let minutes = REVISION_TIMEOUT.as_secs() / 60;
+                let why = format!("it did not arrive within {minutes} minutes");
                 let finding = Finding::new(FindingKind::Unreachable, why);
-                Looked::New(revision.put_off(&finding))
+                FetchedRevision::Changed(revision.with_failure(&finding))
             }
         };
-        let artifact = match looked {
-            Looked::Vanished => return Ok(Vec::new()),
-            Looked::Same(artifact) => {
-                self.see(&artifact.repository, vec![artifact.tag.clone()])
+        let artifact = match fetched {
+            FetchedRevision::Vanished => return Ok(Vec::new()),
+            FetchedRevision::Unchanged(artifact) => {
+                self.mark_seen(&artifact.repository, vec![artifact.tag.clone()])
                     .await?;
                 artifact
             }
-            Looked::New(artifact) => self.keep(&revision, artifact).await?,
+            FetchedRevision::Changed(artifact) => self.store_revision(&revision, artifact).await?,
         };
-        if outcome::is_wanting(&artifact) {
+        if outcome::is_incomplete(&artifact) {
             self.tally().revisions += 1;
         }
         Ok(artifact.files)
     }
 
-    /// Keeps what a revision is now. What the database cannot keep is a finding of it, and nothing else is disturbed.
-    async fn keep(&self, revision: &Revision, artifact: Artifact) -> Result<Artifact, Stop> {
-        match self.try_to_keep(&artifact).await {
+    /// Stores a revision. If the database rejects it, a finding is stored instead, and the cycle continues.
+    async fn store_revision(
+        &self,
+        revision: &Revision,
+        artifact: Artifact,
+    ) -> Result<Artifact, CycleStop> {
+        match self.store_artifact(&artifact).await {
             Ok(()) => Ok(artifact),
-            Err(Stop::Store(error @ (StoreError::Conflict(_) | StoreError::Database(_)))) => {
+            Err(CycleStop::Store(error @ (StoreError::Conflict(_) | StoreError::Database(_)))) => {
                 let (repository, tag) = (&artifact.repository, &artifact.tag);
-                tracing::warn!(repository, tag, %error, "a revision cannot be kept");
-                let why = "it cannot be kept in the database";
+                tracing::warn!(repository, tag, %error, "cannot store a revision");
+                let why = "the database cannot store it";
                 let finding = Finding::new(FindingKind::NotAProfile, why);
-                let artifact = revision.unusable(&finding);
-                self.try_to_keep(&artifact).await?;
+                let artifact = revision.unusable_artifact(&finding);
+                self.store_artifact(&artifact).await?;
                 Ok(artifact)
             }
             Err(stop) => Err(stop),
         }
     }
 
-    async fn try_to_keep(&self, artifact: &Artifact) -> Result<(), Stop> {
+    async fn store_artifact(&self, artifact: &Artifact) -> Result<(), CycleStop> {
         let tx = self.engine.store.fleet().await?;
-        if !os_catalogue::keep(&tx, &self.claim, artifact).await? {
-            return Err(Stop::Lost);
+        if !os_catalogue::store_artifact(&tx, &self.claim, artifact).await? {
+            return Err(CycleStop::ClaimLost);
         }
         tx.commit().await?;
         Ok(())
     }
 
-    async fn see(&self, repository: &str, tags: Vec<String>) -> Result<(), Stop> {
+    async fn mark_seen(&self, repository: &str, tags: Vec<String>) -> Result<(), CycleStop> {
         let tx = self.engine.store.fleet().await?;
-        if !os_catalogue::see(&tx, &self.claim, repository, &tags).await? {
-            return Err(Stop::Lost);
+        if !os_catalogue::mark_seen(&tx, &self.claim, repository, &tags).await? {
+            return Err(CycleStop::ClaimLost);
         }
         tx.commit().await?;
         Ok(())
     }
 
-    /// Begins a step that has so many parts.
-    pub(crate) fn begin(&self, step: CycleStep, total: usize) {
+    /// Begins a step that has `total` parts.
+    pub(crate) fn begin_step(&self, step: CycleStep, total: usize) {
         *self.progress() = Progress {
             step,
             finished: 0,
@@ -259,8 +268,8 @@ impl<'a> Cycle<'a> {
         };
     }
 
-    /// Notes that one more part is done.
-    pub(crate) fn one_more(&self) {
+    /// Counts one finished part.
+    pub(crate) fn count_finished(&self) {
         self.progress().finished += 1;
     }
 
@@ -272,90 +281,89 @@ impl<'a> Cycle<'a> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds the claim for as long as it is this cycle's.
-    async fn beats(&self) -> Stop {
-        let mut ticks = interval(TOLD_EVERY);
+    /// Renews the claim until it is lost.
+    async fn hold_claim(&self) -> CycleStop {
+        let mut ticks = interval(PROGRESS_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told: Option<Progress> = None;
+        let mut sent: Option<Progress> = None;
         let mut last = Instant::now();
         loop {
             ticks.tick().await;
             let progress = *self.progress();
-            if told == Some(progress) && last.elapsed() < BEAT {
+            if sent == Some(progress) && last.elapsed() < LEASE_RENEWAL_INTERVAL {
                 continue;
             }
             let begun = Instant::now();
-            match self.beat(LEASE).await {
-                Ok(true) => (told, last) = (Some(progress), begun),
-                Ok(false) => return Stop::Lost,
+            match self.renew_claim(LEASE).await {
+                Ok(true) => (sent, last) = (Some(progress), begun),
+                Ok(false) => return CycleStop::ClaimLost,
                 Err(_) if last.elapsed() < LEASE.to_std().unwrap_or_default() => {}
-                Err(error) => return Stop::Store(error),
+                Err(error) => return CycleStop::Store(error),
             }
         }
     }
 
-    async fn beat(&self, lease: TimeDelta) -> Result<bool, StoreError> {
+    async fn renew_claim(&self, lease: TimeDelta) -> Result<bool, StoreError> {
         let progress = *self.progress();
         let tx = self.engine.store.fleet().await?;
-        let is_held = os_catalogue::beat(&tx, &self.claim, &progress, lease).await?;
+        let is_held = os_catalogue::report_progress(&tx, &self.claim, &progress, lease).await?;
         tx.commit().await?;
         Ok(is_held)
     }
 
-    /// How it ends if the registry as a whole cannot be asked.
-    fn failed(&self, error: &RegistryError) -> Ended {
+    /// Result of a cycle whose registry is unavailable.
+    fn registry_failure(&self, error: &RegistryError) -> CycleResult {
         let not_before = match error {
-            RegistryError::Busy { again: Some(again) } => {
-                let again = TimeDelta::from_std(*again).unwrap_or(LONGEST_WISH);
-                Some(self.engine.clock.now() + again.min(LONGEST_WISH))
+            RegistryError::Busy {
+                retry_after: Some(retry_after),
+            } => {
+                let retry_after = TimeDelta::from_std(*retry_after).unwrap_or(MAX_RETRY_AFTER);
+                Some(self.engine.clock.now() + retry_after.min(MAX_RETRY_AFTER))
             }
             _ => None,
         };
-        Ended {
+        CycleResult {
             outcome: CycleOutcome::Failed,
-            message: finding_of(error).message,
+            message: to_finding(error).message,
             not_before,
         }
     }
 
-    fn note(&self, ended: &Ended, took: Duration) {
+    fn record_result(&self, ended: &CycleResult, took: Duration) {
         let registry = self.claim.registry.as_str();
         let outcome = ended.outcome.name();
         metrics::counter!("evenkeel_os_cycles_total", "outcome" => outcome).increment(1);
         metrics::histogram!("evenkeel_os_cycle_seconds").record(took.as_secs_f64());
         if ended.outcome == CycleOutcome::Failed {
-            tracing::warn!(
-                registry,
-                error = ended.message,
-                "a registry could not be asked"
-            );
+            tracing::warn!(registry, error = ended.message, "cannot sync a registry");
         } else {
             tracing::info!(
                 registry,
                 outcome,
                 ?took,
                 message = ended.message,
-                "asked a registry"
+                "synced a registry"
             );
         }
     }
 }
 
 impl Revision {
-    /// What is kept of one that may be had the next time: what it was, and why it is not known what it is.
-    fn put_off(&self, finding: &Finding) -> Artifact {
+    /// The stored state of a revision whose fetch may succeed later: its last content, and the failure as a finding.
+    fn with_failure(&self, finding: &Finding) -> Artifact {
         match &self.before {
             Some(before) if before.document.is_some() => {
                 let mut artifact = before.clone();
-                // What was said of it the last time that it could not be had may be in other words.
+                // Replaces the last failure of the same kind: its text may differ.
                 let kind = Some(finding.kind.name());
-                let is_other = |kept: &Value| kept.get("kind").and_then(Value::as_str) != kind;
-                artifact.findings.retain(is_other);
-                artifact.findings.push(kept(finding));
+                let is_other_kind =
+                    |stored: &Value| stored.get("kind").and_then(Value::as_str) != kind;
+                artifact.findings.retain(is_other_kind);
+                artifact.findings.push(finding_json(finding));
                 artifact.gone_at = None;
                 artifact
             }
-            _ => self.unusable(finding),
+            _ => self.unusable_artifact(finding),
         }
     }
 }
@@ -365,26 +373,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_a_revision_does_not_grow_while_it_cannot_be_had() {
+    fn findings_do_not_grow_while_a_revision_is_unreachable() {
         let new = Revision {
             repository: "os/edge".parse().expect("a repository"),
             tag: "0.8.11".parse().expect("a tag"),
             before: None,
         };
         let finding = |kind, why: &str| Finding::new(kind, why);
-        let odd = kept(&finding(FindingKind::UnknownKey, "spec.more"));
-        let mut known = new.unusable(&finding(FindingKind::Gone, "gone"));
-        known.document = Some("spec: {}".to_owned());
-        known.findings = vec![odd.clone()];
+        let odd = finding_json(&finding(FindingKind::UnknownKey, "spec.more"));
+        let mut artifact = new.unusable_artifact(&finding(FindingKind::Gone, "gone"));
+        artifact.document = Some("spec: {}".to_owned());
+        artifact.findings = vec![odd.clone()];
         for why in ["after 3 s", "after 4 s"] {
             let revision = Revision {
                 repository: new.repository.clone(),
                 tag: new.tag.clone(),
-                before: Some(known),
+                before: Some(artifact),
             };
-            let away = finding(FindingKind::Unreachable, why);
-            known = revision.put_off(&away);
-            assert_eq!(known.findings, [odd.clone(), kept(&away)]);
+            let failure = finding(FindingKind::Unreachable, why);
+            artifact = revision.with_failure(&failure);
+            assert_eq!(artifact.findings, [odd.clone(), finding_json(&failure)]);
         }
     }
 }

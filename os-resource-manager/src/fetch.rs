@@ -1,90 +1,94 @@
-//! What one tag of a registry leads to: an artefact with a profile, who signed it, and where its files lie.
+//! Fetches one tag of a registry: the artifact with the profile, its signature, and the locations of its files.
 //!
-//! Whatever is wrong with it is a finding of it and of nothing else. Only an error that ends the whole cycle, or that
-//! may be gone the next time, is answered as one.
+//! A permanent problem of the artifact becomes a finding. Errors are returned only if they end the whole cycle, or if a
+//! later attempt may succeed.
 
-mod beside;
+mod file_sources;
 
-use evenkeel_domain::os::catalogue::{FileRole, Trusted};
-use evenkeel_registry::copy::finding_of;
+use evenkeel_domain::os::catalogue::{FileRole, SignatureStatus};
+use evenkeel_registry::copy::to_finding;
 use evenkeel_registry::publish::PROFILE_TYPE;
 use evenkeel_registry::{
-    At, Class, Finding, FindingKind, Got, Layer, Limits, Manifest, Profile, RegistryError,
-    Repository, Tag, Trust, Verdict, profile,
+    ErrorClass, Finding, FindingKind, Layer, Limits, Manifest, ManifestRef, Profile, RegistryError,
+    RegistryResult, Repository, SignaturePolicy, Tag, Verdict, read_profile,
 };
 use evenkeel_store::os_catalogue::Artifact;
 use serde_json::{Value, json};
 
 use crate::sources::Source;
 
-/// The kind that tools give an artefact that was given none.
-const UNKNOWN_TYPE: &str = "application/vnd.unknown.artifact.v1";
+/// Artifact type that tools set if none was given.
+const UNKNOWN_ARTIFACT_TYPE: &str = "application/vnd.unknown.artifact.v1";
 
-/// The longest name of a file that is kept, in bytes.
-const LONGEST_TITLE: usize = 255;
+/// Maximum length of a stored file name, in bytes.
+const MAX_TITLE_BYTES: usize = 255;
 
-/// Which revision is looked at, and what was known of it.
+/// A revision to fetch.
 #[derive(Debug)]
 pub(crate) struct Revision {
     pub repository: Repository,
     pub tag: Tag,
-    /// What it led to the last time; none if it was never looked at.
+    /// Its stored state; `None` if it was never fetched.
     pub before: Option<Artifact>,
 }
 
-/// What a revision is now.
+/// Result of fetching a revision.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Looked {
-    /// What it was before.
-    Same(Artifact),
-    /// Something else.
-    New(Artifact),
-    /// It was listed and is not there any more.
+pub(crate) enum FetchedRevision {
+    /// The same as the stored state.
+    Unchanged(Artifact),
+    /// Different from the stored state.
+    Changed(Artifact),
+    /// The tag was listed but no longer exists.
     Vanished,
 }
 
-/// Looks at revisions of one registry.
+/// Fetches revisions of one registry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetcher<'a>(pub &'a Source);
 
-/// What is said of a signature.
+/// Result of checking the signatures of an artifact.
 #[derive(Debug)]
-struct Judged {
-    trust: Trusted,
+struct SignatureCheck {
+    trust: SignatureStatus,
     signature: Option<Value>,
     finding: Option<Finding>,
 }
 
-/// The text that an artefact holds.
+/// The profile document of an artifact.
 #[derive(Debug)]
-struct Document {
+struct ProfileDocument {
     title: String,
     text: String,
 }
 
 impl Fetcher<'_> {
-    /// Looks where a tag leads to.
+    /// Fetches what a tag refers to.
     ///
     /// # Errors
-    /// The registry as a whole cannot be asked, or what went wrong may be gone the next time.
-    pub(crate) async fn look(&self, revision: &Revision) -> Got<Looked> {
-        let at = At::Tag(revision.tag.clone());
-        let asked = self.0.registry.manifest(&revision.repository, &at);
-        let manifest = match counted(asked.await) {
+    /// The registry as a whole is unavailable, or a later attempt may succeed.
+    pub(crate) async fn fetch(&self, revision: &Revision) -> RegistryResult<FetchedRevision> {
+        let at = ManifestRef::Tag(revision.tag.clone());
+        let request = self.0.registry.manifest(&revision.repository, &at);
+        let manifest = match count_outcome(request.await) {
             Ok(Some(manifest)) => manifest,
-            Ok(None) => return Ok(Looked::Vanished),
-            Err(error) => return Ok(revision.looked(revision.unusable(&own(error)?))),
+            Ok(None) => return Ok(FetchedRevision::Vanished),
+            Err(error) => {
+                return Ok(revision.compare(revision.unusable_artifact(&finding_or_error(error)?)));
+            }
         };
         let mut findings = Vec::new();
-        let document = self.document(revision, &manifest, &mut findings).await?;
-        let said = document
+        let document = self
+            .fetch_document(revision, &manifest, &mut findings)
+            .await?;
+        let parsed = document
             .as_ref()
-            .map(|document| profile(&document.title, document.text.as_bytes()));
-        let judged = self.judge(revision, &manifest).await?;
-        findings.extend(judged.finding);
-        let files = match said {
+            .map(|document| read_profile(&document.title, document.text.as_bytes()));
+        let check = self.check_signature(revision, &manifest).await?;
+        findings.extend(check.finding);
+        let files = match parsed {
             Some(Ok(profile)) => {
-                self.files(revision, &profile, judged.trust, &mut findings)
+                self.resolve_files(revision, &profile, check.trust, &mut findings)
                     .await?
             }
             Some(Err(finding)) => {
@@ -93,35 +97,35 @@ impl Fetcher<'_> {
             }
             None => Vec::new(),
         };
-        let text = std::str::from_utf8(&manifest.bytes).ok().filter(is_kept);
-        let chain = document.as_ref().zip(judged.signature);
-        let signature = chain.map(|(document, signature)| chained(signature, text, document));
+        let text = std::str::from_utf8(&manifest.bytes).ok().filter(has_no_nul);
+        let chain = document.as_ref().zip(check.signature);
+        let signature = chain.map(|(document, signature)| with_chain(signature, text, document));
         let (title, document) = document.map(|it| (it.title, it.text)).unzip();
-        Ok(revision.looked(Artifact {
+        Ok(revision.compare(Artifact {
             repository: revision.repository.to_string(),
             tag: revision.tag.to_string(),
             digest: *manifest.digest.bytes(),
-            moved_from: revision.moved_from(&manifest),
+            moved_from: revision.previous_digest(&manifest),
             title,
             manifest: text.map(str::to_owned),
             document,
-            findings: findings.iter().map(kept).collect(),
-            trust: judged.trust,
+            findings: findings.iter().map(finding_json).collect(),
+            trust: check.trust,
             signature,
             files,
             gone_at: None,
         }))
     }
 
-    /// The profile's text; none and a finding if there is none that can be kept.
-    async fn document(
+    /// The profile document; `None` and a finding if there is no usable one.
+    async fn fetch_document(
         &self,
         revision: &Revision,
         manifest: &Manifest,
         findings: &mut Vec<Finding>,
-    ) -> Got<Option<Document>> {
-        let (layer, title) = match the_layer(manifest) {
-            Ok(found) => found,
+    ) -> RegistryResult<Option<ProfileDocument>> {
+        let (layer, title) = match profile_layer(manifest) {
+            Ok(layer_and_title) => layer_and_title,
             Err(finding) => {
                 findings.push(finding);
                 return Ok(None);
@@ -129,20 +133,20 @@ impl Fetcher<'_> {
         };
         if manifest.layers.len() > 1 {
             let count = manifest.layers.len();
-            let why = format!("the artefact has {count} layers; only the first one counts");
+            let why = format!("the artefact has {count} layers; only the first one is used");
             findings.push(Finding::new(FindingKind::SeveralLayers, why));
         }
-        let text = match revision.known_text(manifest, title) {
+        let text = match revision.cached_text(manifest, title) {
             Some(text) => Ok(text),
-            None => self.text(revision, layer).await?,
+            None => self.fetch_text(revision, layer).await?,
         };
         match text {
             Ok(text) => {
-                if let Ok(Profile { remarks, .. }) = profile(title, text.as_bytes()) {
+                if let Ok(Profile { remarks, .. }) = read_profile(title, text.as_bytes()) {
                     findings.extend(remarks);
                 }
                 let title = title.to_owned();
-                Ok(Some(Document { title, text }))
+                Ok(Some(ProfileDocument { title, text }))
             }
             Err(finding) => {
                 findings.push(finding);
@@ -151,77 +155,85 @@ impl Fetcher<'_> {
         }
     }
 
-    async fn text(&self, revision: &Revision, layer: &Layer) -> Got<Result<String, Finding>> {
-        let limit = Limits::default().profile;
+    async fn fetch_text(
+        &self,
+        revision: &Revision,
+        layer: &Layer,
+    ) -> RegistryResult<Result<String, Finding>> {
+        let limit = Limits::default().profile_bytes;
         let registry = &self.0.registry;
-        let asked = registry.small(&revision.repository, &layer.blob, limit);
-        let bytes = match counted(asked.await) {
+        let request = registry.blob(&revision.repository, &layer.blob, limit);
+        let bytes = match count_outcome(request.await) {
             Ok(bytes) => bytes,
-            Err(error) => return own(error).map(Err),
+            Err(error) => return finding_or_error(error).map(Err),
         };
         let bad = |why: &str| Ok(Err(Finding::new(FindingKind::Yaml, why)));
         match String::from_utf8(bytes.into()) {
             Err(_) => bad("the profile is not UTF-8"),
-            Ok(text) if text.contains('\0') => bad("the profile has a zero byte in it"),
+            Ok(text) if text.contains('\0') => bad("the profile contains a zero byte"),
             Ok(text) => Ok(Ok(text)),
         }
     }
 
-    /// What the signatures of a profile are worth.
-    async fn judge(&self, revision: &Revision, manifest: &Manifest) -> Got<Judged> {
-        if self.0.trust == Trust::Off {
-            return Ok(Judged {
-                trust: Trusted::Off,
+    /// Checks the signatures of a profile.
+    async fn check_signature(
+        &self,
+        revision: &Revision,
+        manifest: &Manifest,
+    ) -> RegistryResult<SignatureCheck> {
+        if self.0.trust == SignaturePolicy::Off {
+            return Ok(SignatureCheck {
+                trust: SignatureStatus::Unchecked,
                 signature: None,
                 finding: None,
             });
         }
-        // Who was unsigned may have been signed meanwhile, and a key may not count any more.
-        if let Some(signature) = revision.known_signature(manifest)
+        // Only a valid signature is reused: an unsigned artifact may be signed later, and a key may be removed.
+        if let Some(signature) = revision.cached_signature(manifest)
             && self.0.has_key(signature)
         {
-            return Ok(Judged {
-                trust: Trusted::Good,
+            return Ok(SignatureCheck {
+                trust: SignatureStatus::Good,
                 signature: Some(signature.clone()),
                 finding: None,
             });
         }
-        self.verdict(&revision.repository, &revision.tag, manifest)
+        self.verify_signature(&revision.repository, &revision.tag, manifest)
             .await
     }
 
-    /// What the signatures of an artefact are worth by the keys that count now.
-    async fn verdict(
+    /// Verifies the signatures of an artifact with the current keys.
+    async fn verify_signature(
         &self,
         repository: &Repository,
         tag: &Tag,
         manifest: &Manifest,
-    ) -> Got<Judged> {
+    ) -> RegistryResult<SignatureCheck> {
         let Source { registry, keys, .. } = self.0;
-        let verdict = keys.judge(
+        let verdict = keys.verify(
             registry.as_ref(),
             repository,
             &manifest.digest,
             tag.as_str(),
         );
-        let verdict = match counted(verdict.await) {
+        let verdict = match count_outcome(verdict.await) {
             Ok(verdict) => verdict,
-            // Nobody may look at them, so there might as well be none.
+            // Signatures that cannot be read are treated as missing.
             Err(RegistryError::Denied) => Verdict::Unsigned,
             Err(error) => return Err(error),
         };
         let (trust, signature, finding) = match verdict {
-            Verdict::Good(signature) => (Trusted::Good, Some(json!(signature)), None),
+            Verdict::Good(signature) => (SignatureStatus::Good, Some(json!(signature)), None),
             Verdict::Unsigned => {
-                let finding = Finding::new(FindingKind::Unsigned, "nobody signed it");
-                (Trusted::Unsigned, None, Some(finding))
+                let finding = Finding::new(FindingKind::Unsigned, "it has no signature");
+                (SignatureStatus::Unsigned, None, Some(finding))
             }
             Verdict::Bad(why) => {
                 let finding = Finding::new(FindingKind::BadSignature, why);
-                (Trusted::Bad, None, Some(finding))
+                (SignatureStatus::Bad, None, Some(finding))
             }
         };
-        Ok(Judged {
+        Ok(SignatureCheck {
             trust,
             signature,
             finding,
@@ -230,66 +242,67 @@ impl Fetcher<'_> {
 }
 
 impl Revision {
-    /// The text that is known, if it is still the same.
-    fn known_text(&self, manifest: &Manifest, title: &str) -> Option<String> {
+    /// The stored text, if the artifact is still the same.
+    fn cached_text(&self, manifest: &Manifest, title: &str) -> Option<String> {
         let before = self.before.as_ref()?;
         let is_same =
             before.digest == *manifest.digest.bytes() && before.title.as_deref() == Some(title);
         before.document.clone().filter(|_| is_same)
     }
 
-    /// What the tag led to before it led to this; none if it always did, as far as is known.
-    fn moved_from(&self, manifest: &Manifest) -> Option<[u8; 32]> {
+    /// The digest that the tag had before it moved; `None` if it never moved, as far as is known.
+    fn previous_digest(&self, manifest: &Manifest) -> Option<[u8; 32]> {
         let before = self.before.as_ref()?;
         let has_moved = before.digest != *manifest.digest.bytes() && before.manifest.is_some();
         has_moved.then_some(before.digest).or(before.moved_from)
     }
 
-    /// The signature that is known, if it is of the same.
-    fn known_signature(&self, manifest: &Manifest) -> Option<&Value> {
+    /// The stored signature, if the artifact is still the same.
+    fn cached_signature(&self, manifest: &Manifest) -> Option<&Value> {
         let before = self.before.as_ref()?;
-        let is_same = before.digest == *manifest.digest.bytes() && before.trust == Trusted::Good;
+        let is_same =
+            before.digest == *manifest.digest.bytes() && before.trust == SignatureStatus::Good;
         before.signature.as_ref().filter(|_| is_same)
     }
 
-    /// What is kept of one that cannot be used at all. What it was before stays known, but for its profile.
-    pub(crate) fn unusable(&self, finding: &Finding) -> Artifact {
+    /// The stored state of an unusable revision: like before, but without the profile.
+    pub(crate) fn unusable_artifact(&self, finding: &Finding) -> Artifact {
         let before = self.before.as_ref();
         Artifact {
             repository: self.repository.to_string(),
             tag: self.tag.to_string(),
-            // Nothing has a digest of zeros.
+            // Zeros stand for "no digest".
             digest: before.map_or([0; 32], |before| before.digest),
             moved_from: before.and_then(|before| before.moved_from),
             title: None,
             manifest: before.and_then(|before| before.manifest.clone()),
             document: None,
-            findings: vec![kept(finding)],
-            trust: Trusted::Off,
+            findings: vec![finding_json(finding)],
+            trust: SignatureStatus::Unchecked,
             signature: None,
             files: Vec::new(),
             gone_at: None,
         }
     }
 
-    fn looked(&self, now: Artifact) -> Looked {
+    fn compare(&self, now: Artifact) -> FetchedRevision {
         match &self.before {
-            Some(before) if is_same(before, &now) => Looked::Same(now),
-            _ => Looked::New(now),
+            Some(before) if is_unchanged(before, &now) => FetchedRevision::Unchanged(now),
+            _ => FetchedRevision::Changed(now),
         }
     }
 }
 
-/// Whether two are the same but for when they were gone.
-fn is_same(before: &Artifact, now: &Artifact) -> bool {
+/// Whether two artifacts are equal except for the time at which they were gone.
+fn is_unchanged(before: &Artifact, now: &Artifact) -> bool {
     before.gone_at.is_none() && before == now
 }
 
-/// The layer with the profile, and the name of its file.
-fn the_layer(manifest: &Manifest) -> Result<(&Layer, &str), Finding> {
+/// The layer with the profile, and its file name.
+fn profile_layer(manifest: &Manifest) -> Result<(&Layer, &str), Finding> {
     let bad = |why: String| Err(Finding::new(FindingKind::NotAProfile, why));
     match manifest.artifact_type.as_deref() {
-        None | Some(PROFILE_TYPE | UNKNOWN_TYPE) => {}
+        None | Some(PROFILE_TYPE | UNKNOWN_ARTIFACT_TYPE) => {}
         Some(other) => {
             let why = format!("the artefact is of the kind {other:?} and not {PROFILE_TYPE}");
             return bad(why);
@@ -303,13 +316,15 @@ fn the_layer(manifest: &Manifest) -> Result<(&Layer, &str), Finding> {
             let why = "the layer of the artefact has no title, so its file has no name";
             Err(Finding::new(FindingKind::NoTitle, why))
         }
-        Some(title) if title.len() <= LONGEST_TITLE && !title.contains('\0') => Ok((layer, title)),
-        Some(_) => bad("the name of the file is too long, or has a zero byte in it".to_owned()),
+        Some(title) if title.len() <= MAX_TITLE_BYTES && !title.contains('\0') => {
+            Ok((layer, title))
+        }
+        Some(_) => bad("the name of the file is too long or contains a zero byte".to_owned()),
     }
 }
 
-/// A signature with all that a node needs to walk from the key to the profile by itself.
-fn chained(mut signature: Value, manifest: Option<&str>, document: &Document) -> Value {
+/// Adds the manifest and the profile to a signature, so that a node can verify the profile without the registry.
+fn with_chain(mut signature: Value, manifest: Option<&str>, document: &ProfileDocument) -> Value {
     if let Some(fields) = signature.as_object_mut() {
         fields.insert("manifest".to_owned(), json!(manifest));
         fields.insert("profile".to_owned(), json!(document.text));
@@ -317,17 +332,17 @@ fn chained(mut signature: Value, manifest: Option<&str>, document: &Document) ->
     signature
 }
 
-/// A finding as it is kept.
-pub(crate) fn kept(finding: &Finding) -> Value {
+/// The stored form of a finding.
+pub(crate) fn finding_json(finding: &Finding) -> Value {
     json!(finding)
 }
 
-fn is_kept(text: &&str) -> bool {
+fn has_no_nul(text: &&str) -> bool {
     !text.contains('\0')
 }
 
-/// The key of a profile that names a file.
-pub(crate) const fn field_of(role: FileRole) -> &'static str {
+/// The key of the profile document that names a file.
+pub(crate) const fn profile_field(role: FileRole) -> &'static str {
     match role {
         FileRole::Image => "spec.osImageUrl",
         FileRole::Packages => "spec.osPackageManifestURL",
@@ -336,32 +351,32 @@ pub(crate) const fn field_of(role: FileRole) -> &'static str {
     }
 }
 
-/// An error of one thing as a finding of it.
+/// Turns an error of a single artifact into a finding.
 ///
 /// # Errors
-/// It is more than that: the registry as a whole cannot be asked, or it may be gone the next time.
-fn own(error: RegistryError) -> Got<Finding> {
+/// The error concerns the whole registry, or a later attempt may succeed.
+fn finding_or_error(error: RegistryError) -> RegistryResult<Finding> {
     match error {
-        // Of a registry that gave its tags, somebody closed this one.
-        RegistryError::Denied => Ok(finding_of(&error)),
-        error if error.class() == Class::Lasting => Ok(finding_of(&error)),
+        // The registry gave its tags, so only this artifact is closed.
+        RegistryError::Denied => Ok(to_finding(&error)),
+        error if error.class() == ErrorClass::Permanent => Ok(to_finding(&error)),
         error => Err(error),
     }
 }
 
-/// Whether nothing else in the registry can be had either.
-pub(crate) const fn is_of_the_whole(error: &RegistryError) -> bool {
+/// Whether the error concerns the whole registry.
+pub(crate) const fn is_registry_wide(error: &RegistryError) -> bool {
     matches!(
         error,
         RegistryError::Unreachable(_) | RegistryError::Busy { .. }
     )
 }
 
-/// Counts how a question to a registry or for a file was answered.
-pub(crate) fn counted<T>(got: Got<T>) -> Got<T> {
+/// Counts the result of a request to a registry or a web server.
+pub(crate) fn count_outcome<T>(got: RegistryResult<T>) -> RegistryResult<T> {
     let outcome = match &got {
         Ok(_) => "good",
-        Err(error) => finding_of(error).kind.name(),
+        Err(error) => to_finding(error).kind.name(),
     };
     metrics::counter!("evenkeel_os_requests_total", "outcome" => outcome).increment(1);
     got

@@ -1,11 +1,11 @@
-//! The OS resource manager as a whole: when registries are asked.
+//! The OS resource manager: decides when registries are synced.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::os::catalogue::CycleOutcome;
-use evenkeel_kit::Calendar;
+use evenkeel_kit::JobSchedule;
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::lifecycle::Lifecycle;
@@ -16,193 +16,192 @@ use uuid::Uuid;
 
 use crate::apply::Applier;
 use crate::cycle::{Cycle, LEASE};
-use crate::settings::{BadSettings, Settings};
+use crate::settings::{InvalidSettings, Settings};
 use crate::sources::Sources;
 
-/// How often it is looked whether somebody wishes something.
-const EVERY: Duration = Duration::from_secs(2);
+/// How often requests for a sync are looked for.
+const REQUEST_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often it is looked how old everything is.
-const WATCHED_EVERY: Duration = Duration::from_mins(1);
+/// How often the age of the last sync is checked.
+const AGE_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Who starts within this time of the last cycle makes no new one: of several processes one is enough.
-const AT_START: TimeDelta = TimeDelta::minutes(1);
+/// A process requests a sync at its start only if the last one is older, because one of several replicas is enough.
+const MIN_AGE_AT_START: TimeDelta = TimeDelta::minutes(1);
 
-/// The clocks of processes that keep the same calendar differ by less than this.
-const BY_CALENDAR: TimeDelta = TimeDelta::seconds(30);
+/// The same for the schedule. The clocks of replicas differ by less than this.
+const MIN_AGE_ON_SCHEDULE: TimeDelta = TimeDelta::seconds(30);
 
-/// When a registry is asked again that could not be asked.
-const AFTER_FAILURE: TimeDelta = TimeDelta::minutes(10);
+/// When a failed sync is tried again.
+const FAILURE_RETRY_INTERVAL: TimeDelta = TimeDelta::minutes(10);
 
-/// Keeps the catalogues of all registries, and what projects take of them. Cheap to clone.
+/// Syncs all registries, and applies the result to projects. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct OsResourceManager(Arc<Engine>);
 
-/// What a cycle needs.
+/// The state that cycles share.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub store: Store,
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    calendar: Calendar,
+    schedule: JobSchedule,
     pub applier: Applier,
     sources: Arc<Sources>,
 }
 
-/// What a pass did.
+/// Result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
-    /// Into how many projects without a report something was brought that was known already.
+pub struct PassResult {
+    /// Projects without a report to which known content was applied.
     pub projects: u64,
-    /// How many registries were asked.
+    /// Completed cycles.
     pub cycles: u64,
 }
 
 impl OsResourceManager {
-    /// One on a store. No registry is asked yet.
+    /// Creates the manager. It contacts no registry yet.
     ///
     /// # Errors
-    /// Names the first setting that cannot be kept.
+    /// Names the first invalid setting.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
         settings: Settings,
-    ) -> Result<Self, BadSettings> {
+    ) -> Result<Self, InvalidSettings> {
         settings.check()?;
-        let calendar = settings.calendar.parse();
-        let calendar = calendar.map_err(|error| BadSettings::new("calendar", error))?;
+        let schedule = settings.sync_schedule.parse();
+        let schedule = schedule.map_err(|error| InvalidSettings::new("sync_schedule", error))?;
         let sources = Arc::new(Sources::open(&settings.registries)?);
-        let server = settings.wish();
+        let defaults = settings.default_selection();
         Ok(Self(Arc::new(Engine {
             applier: Applier::new(
                 store.clone(),
                 Arc::clone(&clock),
-                server,
+                defaults,
                 Arc::clone(&sources),
             ),
             store,
             clock,
             settings,
-            calendar,
+            schedule,
             sources,
         })))
     }
 
-    /// The registries by their names.
+    /// The configured registries by name.
     #[must_use]
     pub fn sources(&self) -> Arc<Sources> {
         Arc::clone(&self.0.sources)
     }
 
-    /// Starts the loops: one that brings what is known into new projects, one that keeps the calendar, and one for each
-    /// registry, so that a slow one does not keep the others waiting. Without a registry there are none. They may go
-    /// on in any number of processes on one database.
+    /// Starts the loops: one for projects without a report, one for the schedule, and one per registry, so that a slow
+    /// registry does not block the others. Does nothing if no registry is configured. Any number of processes may run
+    /// the loops on one database.
     pub fn start_loops(&self, life: &Lifecycle) {
         let names: Vec<String> = self.0.sources.names().map(str::to_owned).collect();
         if names.is_empty() {
             return;
         }
         let (engine, stopping) = (Arc::clone(&self.0), life.stopping());
-        life.spawn("projects without a sync", async move {
-            engine.care_for_projects(stopping).await;
+        life.spawn("unsynced projects", async move {
+            engine.run_unsynced_projects(stopping).await;
             Ok(())
         });
         let (engine, stopping) = (Arc::clone(&self.0), life.stopping());
-        life.spawn("calendar of registries", async move {
-            engine.keep_calendar(stopping).await;
+        life.spawn("registry sync schedule", async move {
+            engine.run_schedule(stopping).await;
             Ok(())
         });
         for name in names {
             let (engine, stopping) = (Arc::clone(&self.0), life.stopping());
-            life.spawn("sync of a registry", async move {
-                engine.care_for_registry(&name, stopping).await;
+            life.spawn("registry sync", async move {
+                engine.run_registry(&name, stopping).await;
                 Ok(())
             });
         }
     }
 
-    /// One pass: brings what is known into projects that have no report, then asks each registry for which somebody
-    /// wished it.
+    /// One pass: applies known content to projects without a report, then runs the requested cycle of each registry.
     ///
     /// # Errors
-    /// The database cannot be reached.
-    pub async fn pass(&self) -> Result<Passed, StoreError> {
-        let projects = self.0.applier.missing().await?;
+    /// The database is unreachable.
+    pub async fn run_pass(&self) -> Result<PassResult, StoreError> {
+        let projects = self.0.applier.apply_to_unsynced().await?;
         let mut cycles = 0;
         let never = CancellationToken::new();
         let names: Vec<&str> = self.0.sources.names().collect();
         for name in names {
-            cycles += u64::from(self.0.cycle(name, &never).await?);
+            cycles += u64::from(self.0.run_cycle(name, &never).await?);
         }
-        Ok(Passed { projects, cycles })
+        Ok(PassResult { projects, cycles })
     }
 }
 
 impl Engine {
-    /// Brings what is known into new projects until it is asked to stop.
-    async fn care_for_projects(&self, stopping: CancellationToken) {
-        let mut telling = Telling::of("projects without a sync");
-        let mut ticks = every(EVERY);
+    /// Applies known content to projects without a report until it is stopped.
+    async fn run_unsynced_projects(&self, stopping: CancellationToken) {
+        let mut pass_log = PassLog::new("unsynced projects");
+        let mut ticks = ticker(REQUEST_CHECK_INTERVAL);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let passed = tokio::select! {
+            let result = tokio::select! {
                 () = stopping.cancelled() => return,
-                passed = Box::pin(self.applier.missing()) => passed,
+                result = Box::pin(self.applier.apply_to_unsynced()) => result,
             };
-            telling.note(&passed);
+            pass_log.record(&result);
         }
     }
 
-    /// Wishes that registries be asked when the calendar says so, until it is asked to stop. A wish that cannot be
-    /// written is written later.
-    async fn keep_calendar(&self, stopping: CancellationToken) {
-        let mut calendar = self.calendar.clone().strikes(Arc::clone(&self.clock));
-        let mut telling = Telling::of("calendar of registries");
-        let mut ticks = every(EVERY);
-        let mut due = self.settings.at_start.then_some(AT_START);
+    /// Requests cycles by schedule until it is stopped. A request that cannot be written is tried again.
+    async fn run_schedule(&self, stopping: CancellationToken) {
+        let mut schedule = self.schedule.clone().occurrences(Arc::clone(&self.clock));
+        let mut pass_log = PassLog::new("registry sync schedule");
+        let mut ticks = ticker(REQUEST_CHECK_INTERVAL);
+        let mut due = self.settings.at_start.then_some(MIN_AGE_AT_START);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
-                () = calendar.strike() => due = Some(BY_CALENDAR),
+                () = schedule.wait_next() => due = Some(MIN_AGE_ON_SCHEDULE),
                 _ = ticks.tick(), if due.is_some() => {}
             }
-            if let Some(within) = due {
-                let struck = self.strike(within).await;
-                telling.note(&struck);
-                due = due.filter(|_| struck.is_err());
+            if let Some(min_age) = due {
+                let result = self.request_due_cycles(min_age).await;
+                pass_log.record(&result);
+                due = due.filter(|_| result.is_err());
             }
         }
     }
 
-    /// Wishes that all registries be asked that were not within a time.
-    async fn strike(&self, within: TimeDelta) -> Result<(), StoreError> {
+    /// Requests a cycle of each registry whose last cycle is older than `min_age`.
+    async fn request_due_cycles(&self, min_age: TimeDelta) -> Result<(), StoreError> {
         for name in self.sources.names() {
             let tx = self.store.fleet().await?;
-            os_catalogue::strike(&tx, name, within).await?;
+            os_catalogue::request_if_due(&tx, name, min_age).await?;
             tx.commit().await?;
         }
         Ok(())
     }
 
-    /// Asks a registry whenever somebody wishes it, until it is asked to stop.
-    async fn care_for_registry(&self, name: &str, stopping: CancellationToken) {
-        let mut telling = Telling::of("sync of a registry");
-        let (mut ticks, mut watch) = (every(EVERY), every(WATCHED_EVERY));
+    /// Runs the requested cycles of a registry until it is stopped.
+    async fn run_registry(&self, name: &str, stopping: CancellationToken) {
+        let mut pass_log = PassLog::new("registry sync");
+        let (mut ticks, mut age_ticks) =
+            (ticker(REQUEST_CHECK_INTERVAL), ticker(AGE_CHECK_INTERVAL));
         loop {
-            let passed = tokio::select! {
+            let result = tokio::select! {
                 () = stopping.cancelled() => return,
-                _ = ticks.tick() => self.cycle(name, &stopping).await.map(|_| ()),
-                _ = watch.tick() => self.watch(name).await,
+                _ = ticks.tick() => self.run_cycle(name, &stopping).await.map(|_| ()),
+                _ = age_ticks.tick() => self.check_registry(name).await,
             };
-            telling.note(&passed);
+            pass_log.record(&result);
         }
     }
 
-    /// Asks a registry if somebody wished it. Says whether it was asked, and to the end.
-    pub(crate) async fn cycle(
+    /// Runs a cycle if one is requested. Returns whether a cycle has ended.
+    pub(crate) async fn run_cycle(
         &self,
         name: &str,
         stopping: &CancellationToken,
@@ -216,18 +215,18 @@ impl Engine {
         Box::pin(Cycle::new(self, claim, source).run(stopping)).await
     }
 
-    /// Tells how old everything is, and wishes that a registry be asked again that could not be asked.
-    async fn watch(&self, name: &str) -> Result<(), StoreError> {
+    /// Records the age of the last good cycle, and requests another one after a failure.
+    async fn check_registry(&self, name: &str) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
         let Some(state) = os_catalogue::state(&tx, name).await? else {
             return Ok(());
         };
-        if state.outcome == Some(CycleOutcome::Failed) && state.wanted == state.done {
-            os_catalogue::strike(&tx, name, AFTER_FAILURE).await?;
+        if state.outcome == Some(CycleOutcome::Failed) && state.requested == state.done {
+            os_catalogue::request_if_due(&tx, name, FAILURE_RETRY_INTERVAL).await?;
         }
         tx.commit().await?;
-        if let Some(good) = state.good_at {
-            let age = (self.clock.now() - good).as_seconds_f64().max(0.0);
+        if let Some(last_good) = state.good_at {
+            let age = (self.clock.now() - last_good).as_seconds_f64().max(0.0);
             let labels = [("registry", name.to_owned())];
             metrics::gauge!("evenkeel_os_last_good_seconds", &labels).set(age);
         }
@@ -235,27 +234,27 @@ impl Engine {
     }
 }
 
-fn every(period: Duration) -> tokio::time::Interval {
+fn ticker(period: Duration) -> tokio::time::Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Says once that a loop fails, and once that it works again.
+/// Logs once when a loop starts to fail, and once when it works again.
 #[derive(Debug)]
-struct Telling {
-    pass: &'static str,
+struct PassLog {
+    name: &'static str,
     failures: u64,
 }
 
-impl Telling {
-    const fn of(pass: &'static str) -> Self {
-        Self { pass, failures: 0 }
+impl PassLog {
+    const fn new(name: &'static str) -> Self {
+        Self { name, failures: 0 }
     }
 
-    fn note<T>(&mut self, passed: &Result<T, StoreError>) {
-        let pass = self.pass;
-        match passed {
+    fn record<T>(&mut self, result: &Result<T, StoreError>) {
+        let pass = self.name;
+        match result {
             Ok(_) if self.failures == 0 => {}
             Ok(_) => {
                 let failures = std::mem::take(&mut self.failures);
@@ -276,13 +275,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_that_fails_is_counted_until_it_works_again() {
-        let mut telling = Telling::of("a pass");
+    fn failures_are_counted_until_a_pass_succeeds() {
+        let mut pass_log = PassLog::new("a pass");
         let fails = || Err::<(), _>(StoreError::NotFound { what: "project" });
-        telling.note(&fails());
-        telling.note(&fails());
-        assert_eq!(telling.failures, 2);
-        telling.note(&Ok(()));
-        assert_eq!(telling.failures, 0);
+        pass_log.record(&fails());
+        pass_log.record(&fails());
+        assert_eq!(pass_log.failures, 2);
+        pass_log.record(&Ok(()));
+        assert_eq!(pass_log.failures, 0);
     }
 }

@@ -1,107 +1,108 @@
-//! What the OS resource manager can be told.
+//! Settings of the OS resource manager.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use evenkeel_domain::os::catalogue::Wish;
+use evenkeel_domain::os::catalogue::CatalogSelection;
 use evenkeel_kit::Secret;
-use evenkeel_registry::{Limits, Trust};
+use evenkeel_registry::{Limits, SignaturePolicy};
 use serde::Deserialize;
 
-/// The most that is fetched side by side from one registry.
-const MOST_PARALLEL: usize = 64;
+/// Upper bound of `parallel`.
+const MAX_PARALLEL_FETCHES: usize = 64;
 
-/// Everything the OS resource manager can be told.
+/// Settings of the OS resource manager.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// When registries are asked what is new: seconds, minutes, hours, days, months and weekdays of a calendar in
-    /// UTC, as in cron.
-    pub calendar: String,
-    /// Whether they are asked when the process starts, too.
+    /// When registries are synced: a cron expression in UTC with the fields seconds, minutes, hours, days, months and
+    /// weekdays.
+    pub sync_schedule: String,
+    /// Whether registries are also synced when the process starts.
     pub at_start: bool,
-    /// How many profiles or documents are fetched side by side from one registry.
+    /// How many profiles or documents are fetched concurrently from one registry.
     pub parallel: usize,
-    /// What projects take that do not say it themselves.
-    pub default: DefaultWish,
-    /// The registries by the names that projects know them by.
+    /// Default selection of projects.
+    pub default: DefaultProfile,
+    /// The registries, by the names that projects use.
     pub registries: BTreeMap<String, RegistrySettings>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            calendar: "0 23 */6 * * *".to_owned(),
+            sync_schedule: "0 23 */6 * * *".to_owned(),
             at_start: true,
             parallel: 8,
-            default: DefaultWish::default(),
+            default: DefaultProfile::default(),
             registries: BTreeMap::new(),
         }
     }
 }
 
-/// What projects take that do not say it themselves. Without a registry or a revision they take nothing.
+/// Default selection of projects. Without a registry and a revision, projects take nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct DefaultWish {
-    /// The name of a registry.
+pub struct DefaultProfile {
+    /// Name of a registry.
     pub registry: Option<String>,
-    /// Which tags: `0.8.11` or `main` is that one, `~0.8.11` is its patches.
+    /// Tags to take: `0.8.11` or `main` is that tag, `~0.8.11` is its patches.
     pub revision: Option<String>,
-    /// Which profiles.
+    /// Profiles to take.
     pub enabled: Option<Vec<String>>,
-    /// The profile for nodes that nothing is said of.
+    /// Profile for nodes without a selected one.
     pub default_profile: Option<String>,
 }
 
-/// A registry and how it is entered. Secrets are in files of their own, which are read anew each time that it is asked.
+/// A registry and its access. Secrets are in files, which are read again for each sync.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistrySettings {
-    /// Where it is: `https://host`, `http://host` or `oci:/folder`.
+    /// Address: `https://host`, `http://host` or `oci:/folder`.
     pub address: String,
-    /// Whether it may be asked without TLS.
+    /// Whether access without TLS is allowed.
     #[serde(default)]
     pub plain_http: bool,
-    /// What stands before the name of a profile to make its repository, with the slash at its end.
+    /// Prefix of a profile name that makes its repository name, with a slash at its end.
     #[serde(default)]
     pub prefix: String,
-    /// Where files lie that a profile names without a host.
+    /// Base URL of files that a profile names without a host.
     #[serde(default)]
     pub files_url: Option<String>,
-    /// As whom it is asked.
+    /// User name.
     #[serde(default)]
     pub username: Option<String>,
-    /// The file with the password for that.
+    /// File with the password of the user.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// The file with a token, instead of a name and a password.
+    /// File with a token, instead of a user name and a password.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// The file with the only authorities that may vouch for it, in PEM; without, those of the system.
+    /// File with the only CA certificates to trust, in PEM; without, the system's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Through what it is reached: the address of a proxy, or `none`; without, as the environment says.
+    /// Address of a proxy, or `none`; without, the proxy of the environment.
     #[serde(default)]
     pub proxy: Option<Secret>,
-    /// What is done with profiles that nobody signed whose key is known.
+    /// What to do with profiles without a valid signature by one of `keys`.
     #[serde(default)]
-    pub trust: Trust,
-    /// Files with the public keys whose signatures count, each in PEM.
+    pub trust: SignaturePolicy,
+    /// Files with the trusted public keys, each in PEM.
     #[serde(default)]
     pub keys: Vec<PathBuf>,
-    /// Hosts that files may be fetched from besides the registry's own and that of `files_url`, with or without a port.
+    /// Additional hosts to fetch files from, with or without a port. The registry's host and that of files_url are
+    /// always allowed.
     #[serde(default)]
     pub allow_hosts: Vec<String>,
-    /// How much is taken from it, and how long is waited. Nobody is asked for it.
+    /// Size and time limits. Not configurable.
     #[serde(skip)]
     pub limits: Limits,
 }
 
 impl RegistrySettings {
-    /// The usual way into what is at an address: as nobody, with TLS.
+    /// Anonymous access with TLS to an address.
     #[must_use]
-    pub fn at(address: impl Into<String>) -> Self {
+    pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
             plain_http: false,
@@ -112,7 +113,7 @@ impl RegistrySettings {
             token_file: None,
             ca: None,
             proxy: None,
-            trust: Trust::default(),
+            trust: SignaturePolicy::default(),
             keys: Vec::new(),
             allow_hosts: Vec::new(),
             limits: Limits::default(),
@@ -120,17 +121,17 @@ impl RegistrySettings {
     }
 }
 
-/// A setting that cannot be kept.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("os_resource_manager.{key}: {why}")]
-pub struct BadSettings {
-    /// Which one.
+pub struct InvalidSettings {
+    /// Key of the setting.
     pub key: String,
-    /// Why not; never the value of a secret.
+    /// What is wrong; never contains a secret.
     pub why: String,
 }
 
-impl BadSettings {
+impl InvalidSettings {
     pub(crate) fn new(key: impl Into<String>, why: impl ToString) -> Self {
         Self {
             key: key.into(),
@@ -140,23 +141,23 @@ impl BadSettings {
 }
 
 impl Settings {
-    /// What projects take that do not say it themselves.
+    /// Default selection of projects.
     #[must_use]
-    pub fn wish(&self) -> Wish {
-        let wish = self.default.clone();
-        Wish {
-            registry: wish.registry,
-            revision: wish.revision,
-            enabled: wish.enabled,
-            default_profile: wish.default_profile,
+    pub fn default_selection(&self) -> CatalogSelection {
+        let selection = self.default.clone();
+        CatalogSelection {
+            registry: selection.registry,
+            revision: selection.revision,
+            enabled: selection.enabled,
+            default_profile: selection.default_profile,
         }
     }
 
-    /// Whether all of it can be kept, as far as that can be seen without opening anything.
-    pub(crate) fn check(&self) -> Result<(), BadSettings> {
-        if !(1..=MOST_PARALLEL).contains(&self.parallel) {
-            let why = format!("must be from 1 to {MOST_PARALLEL}");
-            return Err(BadSettings::new("parallel", why));
+    /// Checks the settings, as far as possible without opening files.
+    pub(crate) fn check(&self) -> Result<(), InvalidSettings> {
+        if !(1..=MAX_PARALLEL_FETCHES).contains(&self.parallel) {
+            let why = format!("must be from 1 to {MAX_PARALLEL_FETCHES}");
+            return Err(InvalidSettings::new("parallel", why));
         }
         let bad = |invalid: evenkeel_domain::invalid::Invalid| {
             let key = match invalid.field {
@@ -165,14 +166,14 @@ impl Settings {
                 "registry" => "default.registry",
                 _ => "default.revision",
             };
-            BadSettings::new(key, invalid.why)
+            InvalidSettings::new(key, invalid.why)
         };
-        let wish = self.wish().checked().map_err(bad)?;
-        wish.whole().map_err(bad)?;
-        match wish.registry {
+        let selection = self.default_selection().validated().map_err(bad)?;
+        selection.resolve().map_err(bad)?;
+        match selection.registry {
             Some(name) if !self.registries.contains_key(&name) => {
-                let why = format!("there is no registry of the name {name}");
-                Err(BadSettings::new("default.registry", why))
+                let why = format!("there is no registry named {name}");
+                Err(InvalidSettings::new("default.registry", why))
             }
             _ => Ok(()),
         }

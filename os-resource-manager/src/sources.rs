@@ -1,4 +1,4 @@
-//! The registries by the names that projects know them by, ready to be asked.
+//! The configured registries by name, opened and ready for requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,46 +7,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use evenkeel_domain::os::catalogue::Wish;
+use evenkeel_domain::os::catalogue::CatalogSelection;
 use evenkeel_registry::{
-    Access, Address, Credentials, Digest, Hasher, KeySet, Proxy, Registry, Repository, Trust, Web,
-    open,
+    Access, Address, Credentials, Digest, Hasher, KeySet, Proxy, Registry, Repository,
+    SignaturePolicy, WebClient, open,
 };
 use secrecy::SecretString;
 use serde_json::Value;
 use url::Url;
 
-use crate::settings::{BadSettings, RegistrySettings};
+use crate::settings::{InvalidSettings, RegistrySettings};
 
-/// A registry that is ready to be asked.
+/// An open registry.
 pub struct Source {
-    /// The name that projects know it by.
+    /// Name by which projects select it.
     pub name: String,
-    /// What stands before the name of a profile to make its repository.
+    /// Prefix of a profile name that makes its repository name.
     pub prefix: String,
-    /// The registry itself.
+    /// Client of the registry.
     pub registry: Arc<dyn Registry>,
-    /// For files that lie beside it.
-    pub web: Arc<Web>,
-    /// Where files lie that a profile names without a host.
+    /// Client for files outside the registry.
+    pub web: Arc<WebClient>,
+    /// Base URL of files that a profile names without a host.
     pub files_url: Option<Url>,
-    /// What is done with profiles that have no good signature.
-    pub trust: Trust,
-    /// The keys whose signatures count.
+    /// What to do with profiles without a valid signature.
+    pub trust: SignaturePolicy,
+    /// The trusted keys.
     pub keys: KeySet,
-    /// How signatures name these keys.
+    /// Ids of these keys, as signatures have them.
     key_names: Vec<String>,
 }
 
 impl Source {
-    /// Whether a signature that was good once was made by a key that still counts.
+    /// Whether a verified signature was made with a key that is still trusted.
     pub(crate) fn has_key(&self, signature: &Value) -> bool {
         let name = signature.get("key").and_then(Value::as_str);
         name.is_some_and(|name| self.key_names.iter().any(|key| key == name))
     }
 }
 
-/// Who enters it and how is not shown.
+/// Credentials are not printed.
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source")
@@ -57,79 +57,80 @@ impl fmt::Debug for Source {
     }
 }
 
-/// All registries.
+/// All configured registries.
 #[derive(Debug)]
 pub struct Sources {
-    known: BTreeMap<String, Known>,
+    entries: BTreeMap<String, RegistryEntry>,
 }
 
-struct Known {
+struct RegistryEntry {
     settings: RegistrySettings,
-    current: Mutex<Current>,
+    current: Mutex<CurrentSource>,
 }
 
-struct Current {
-    /// Of all files that it was opened with.
-    read: Digest,
+struct CurrentSource {
+    /// Digest of all files that it was opened with.
+    files_digest: Digest,
     source: Arc<Source>,
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for RegistryEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lock().source.fmt(f)
     }
 }
 
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, Current> {
+impl RegistryEntry {
+    fn lock(&self) -> MutexGuard<'_, CurrentSource> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sources {
-    /// Makes all registries ready. None of them is asked yet.
+    /// Opens all registries. It contacts none of them.
     ///
     /// # Errors
-    /// Names the first setting that cannot be kept: an address, a file that cannot be read, a registry that is to
-    /// take only what is signed and has no keys.
-    pub fn open(registries: &BTreeMap<String, RegistrySettings>) -> Result<Self, BadSettings> {
-        let mut known = BTreeMap::new();
+    /// Names the first invalid setting: an address, a file that cannot be read, a registry that requires signatures but
+    /// has no keys.
+    pub fn open(registries: &BTreeMap<String, RegistrySettings>) -> Result<Self, InvalidSettings> {
+        let mut entries = BTreeMap::new();
         for (name, settings) in registries {
             let registry = Some(name.clone());
-            let wish = Wish {
+            let selection = CatalogSelection {
                 registry,
-                ..Wish::default()
+                ..CatalogSelection::default()
             };
-            wish.checked()
-                .map_err(|invalid| BadSettings::new(format!("registries.{name:?}"), invalid.why))?;
-            let files = OnDisk::read(name, settings)?;
-            let current = Mutex::new(Current {
-                read: files.digest(),
-                source: Arc::new(ready(name, settings, &files)?),
+            selection.validated().map_err(|invalid| {
+                InvalidSettings::new(format!("registries.{name:?}"), invalid.why)
+            })?;
+            let files = LoadedFiles::load(name, settings)?;
+            let current = Mutex::new(CurrentSource {
+                files_digest: files.digest(),
+                source: Arc::new(build_source(name, settings, &files)?),
             });
             let settings = settings.clone();
-            known.insert(name.clone(), Known { settings, current });
+            entries.insert(name.clone(), RegistryEntry { settings, current });
         }
-        Ok(Self { known })
+        Ok(Self { entries })
     }
 
-    /// A registry as it is known; none if nobody named it in the settings.
+    /// An open registry; `None` if it is not configured.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Arc<Source>> {
-        let known = self.known.get(name)?;
-        Some(Arc::clone(&known.lock().source))
+        let entry = self.entries.get(name)?;
+        Some(Arc::clone(&entry.lock().source))
     }
 
-    /// A registry with its secrets, keys and authorities read anew. If one cannot be read or used, it stays as it
-    /// was, and that is logged. What did not change stays the very same.
+    /// Reads the secrets, keys and CA certificates of a registry again, and returns it. If a file cannot be read or used,
+    /// the registry stays as it is, and the error is logged. If nothing changed, it is the same object as before.
     #[must_use]
     pub fn refresh(&self, name: &str) -> Option<Arc<Source>> {
-        let known = self.known.get(name)?;
-        match known.newer(name) {
-            Ok(Some(current)) => *known.lock() = current,
+        let entry = self.entries.get(name)?;
+        match entry.reload_if_changed(name) {
+            Ok(Some(current)) => *entry.lock() = current,
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(registry = name, %error, "a registry is asked with the secrets that were read before");
+                tracing::warn!(registry = name, %error, "cannot reload the secrets of a registry; it keeps the old ones");
             }
         }
         self.find(name)
@@ -137,59 +138,69 @@ impl Sources {
 
     /// The names of all registries.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.known.keys().map(String::as_str)
+        self.entries.keys().map(String::as_str)
     }
 }
 
-impl Known {
-    /// How it is if its files changed.
-    fn newer(&self, name: &str) -> Result<Option<Current>, BadSettings> {
-        let files = OnDisk::read(name, &self.settings)?;
-        let read = files.digest();
-        if read == self.lock().read {
+impl RegistryEntry {
+    /// The reopened registry, if its files changed.
+    fn reload_if_changed(&self, name: &str) -> Result<Option<CurrentSource>, InvalidSettings> {
+        let files = LoadedFiles::load(name, &self.settings)?;
+        let files_digest = files.digest();
+        if files_digest == self.lock().files_digest {
             return Ok(None);
         }
-        let source = Arc::new(ready(name, &self.settings, &files)?);
-        Ok(Some(Current { read, source }))
+        let source = Arc::new(build_source(name, &self.settings, &files)?);
+        Ok(Some(CurrentSource {
+            files_digest,
+            source,
+        }))
     }
 }
 
-/// What the files say that the settings of a registry name.
+/// Contents of the files that the settings of a registry name.
 #[derive(Default)]
-struct OnDisk {
+struct LoadedFiles {
     password: Option<SecretText>,
     token: Option<SecretText>,
     ca: Option<Vec<u8>>,
     keys: Vec<String>,
 }
 
-/// A secret and the digest by which it is seen that it changed.
+/// A secret, and its digest for detecting changes.
 struct SecretText {
     text: SecretString,
     digest: Digest,
 }
 
-impl OnDisk {
-    fn read(name: &str, settings: &RegistrySettings) -> Result<Self, BadSettings> {
-        let bad = |key: &str, why: String| Err(BadSettings::new(key_of(name, key), why));
+impl LoadedFiles {
+    fn load(name: &str, settings: &RegistrySettings) -> Result<Self, InvalidSettings> {
+        let bad = |key: &str, why: String| Err(InvalidSettings::new(setting_key(name, key), why));
         match (&settings.username, &settings.password_file) {
             (Some(_), Some(_)) if settings.token_file.is_some() => {
-                return bad("token_file", "there is a password as well".to_owned());
+                return bad(
+                    "token_file",
+                    "password_file is set as well; set only one".to_owned(),
+                );
             }
-            (Some(_), None) => return bad("password_file", "there is a name without".to_owned()),
-            (None, Some(_)) => return bad("username", "there is a password without".to_owned()),
+            (Some(_), None) => {
+                return bad("password_file", "username is set without it".to_owned());
+            }
+            (None, Some(_)) => {
+                return bad("username", "password_file is set without it".to_owned());
+            }
             _ => {}
         }
-        let text = |key: &str, file: &Path| -> Result<String, BadSettings> {
+        let text = |key: &str, file: &Path| -> Result<String, InvalidSettings> {
             std::fs::read_to_string(file).map_err(|error| {
                 let why = format!("cannot read {}: {error}", file.display());
-                BadSettings::new(key_of(name, key), why)
+                InvalidSettings::new(setting_key(name, key), why)
             })
         };
-        let secret = |key: &str, file: &Path| -> Result<SecretText, BadSettings> {
+        let secret = |key: &str, file: &Path| -> Result<SecretText, InvalidSettings> {
             let text = text(key, file)?;
             let secret = text.trim_end_matches(['\r', '\n']);
-            let digest = Digest::of(secret.as_bytes());
+            let digest = Digest::compute(secret.as_bytes());
             let text = SecretString::from(secret.to_owned());
             Ok(SecretText { text, digest })
         };
@@ -208,14 +219,14 @@ impl OnDisk {
         })
     }
 
-    /// Of all of it.
+    /// Digest of all contents.
     fn digest(&self) -> Digest {
         let secrets = [&self.password, &self.token].map(|secret| {
             let none = Digest::from([0; 32]);
             secret.as_ref().map_or(none, |secret| secret.digest)
         });
-        let ca = Digest::of(self.ca.as_deref().unwrap_or_default());
-        let keys = self.keys.iter().map(|key| Digest::of(key.as_bytes()));
+        let ca = Digest::compute(self.ca.as_deref().unwrap_or_default());
+        let keys = self.keys.iter().map(|key| Digest::compute(key.as_bytes()));
         let mut hasher = Hasher::default();
         for digest in secrets.into_iter().chain([ca]).chain(keys) {
             hasher.update(digest.bytes());
@@ -224,18 +235,23 @@ impl OnDisk {
     }
 }
 
-fn ready(name: &str, settings: &RegistrySettings, files: &OnDisk) -> Result<Source, BadSettings> {
-    let bad = |key: &'static str| move |why: String| BadSettings::new(key_of(name, key), why);
-    let access = access(name, settings, files)?;
+fn build_source(
+    name: &str,
+    settings: &RegistrySettings,
+    files: &LoadedFiles,
+) -> Result<Source, InvalidSettings> {
+    let bad =
+        |key: &'static str| move |why: String| InvalidSettings::new(setting_key(name, key), why);
+    let access = build_access(name, settings, files)?;
     let files_url = match &settings.files_url {
-        Some(text) => Some(files_url(text, settings.plain_http).map_err(bad("files_url"))?),
+        Some(text) => Some(parse_files_url(text, settings.plain_http).map_err(bad("files_url"))?),
         None => None,
     };
     let mut allow = settings.allow_hosts.clone();
-    allow.extend(files_url.as_ref().and_then(host_of));
+    allow.extend(files_url.as_ref().and_then(host_and_port));
     let keys = KeySet::read(&files.keys).map_err(|finding| bad("keys")(finding.to_string()))?;
-    if settings.trust == Trust::Require && keys.is_empty() {
-        let why = "only what is signed is to be taken, and there is no key in keys";
+    if settings.trust == SignaturePolicy::Require && keys.is_empty() {
+        let why = "only signed profiles are to be taken, but keys is empty";
         return Err(bad("trust")(why.to_owned()));
     }
     if let Err(error) = format!("{}a", settings.prefix).parse::<Repository>() {
@@ -246,7 +262,7 @@ fn ready(name: &str, settings: &RegistrySettings, files: &OnDisk) -> Result<Sour
         name: name.to_owned(),
         prefix: settings.prefix.clone(),
         registry: open(&access).map_err(usable)?,
-        web: Arc::new(Web::new(&access, &allow).map_err(usable)?),
+        web: Arc::new(WebClient::new(&access, &allow).map_err(usable)?),
         files_url,
         trust: settings.trust,
         keys,
@@ -254,18 +270,22 @@ fn ready(name: &str, settings: &RegistrySettings, files: &OnDisk) -> Result<Sour
     })
 }
 
-/// How signatures name the key in a PEM: by the SHA-256 of what is in it.
+/// The id of a PEM key in signatures: the SHA-256 of its DER content.
 fn key_name(pem: &str) -> Option<String> {
     let inside = pem
         .lines()
         .map(str::trim)
         .filter(|line| !line.starts_with("-----"));
     let der = STANDARD.decode(inside.collect::<String>()).ok()?;
-    Some(Digest::of(&der).hex())
+    Some(Digest::compute(&der).hex())
 }
 
-fn access(name: &str, settings: &RegistrySettings, files: &OnDisk) -> Result<Access, BadSettings> {
-    let bad = |key: &str, why: String| BadSettings::new(key_of(name, key), why);
+fn build_access(
+    name: &str,
+    settings: &RegistrySettings,
+    files: &LoadedFiles,
+) -> Result<Access, InvalidSettings> {
+    let bad = |key: &str, why: String| InvalidSettings::new(setting_key(name, key), why);
     let address: Address = settings
         .address
         .parse()
@@ -274,7 +294,7 @@ fn access(name: &str, settings: &RegistrySettings, files: &OnDisk) -> Result<Acc
         && url.scheme() == "http"
         && !settings.plain_http
     {
-        let why = "without TLS it is asked only if plain_http is true";
+        let why = "access without TLS is allowed only if plain_http is true";
         return Err(bad("address", why.to_owned()));
     }
     let proxy = match &settings.proxy {
@@ -302,13 +322,13 @@ fn access(name: &str, settings: &RegistrySettings, files: &OnDisk) -> Result<Acc
     })
 }
 
-/// The base of the addresses of files.
-fn files_url(text: &str, plain_http: bool) -> Result<Url, String> {
+/// Parses the base URL of files.
+fn parse_files_url(text: &str, plain_http: bool) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     let why = match url.scheme() {
         "https" => None,
         "http" if plain_http => None,
-        "http" => Some("without TLS it is asked only if plain_http is true"),
+        "http" => Some("access without TLS is allowed only if plain_http is true"),
         _ => Some("it must begin with https:// or http://"),
     };
     let has_more = url.query().is_some() || url.fragment().is_some();
@@ -322,29 +342,29 @@ fn files_url(text: &str, plain_http: bool) -> Result<Url, String> {
     why.map_or(Ok(url), |why| Err(why.to_owned()))
 }
 
-/// A host as those that may be asked are written.
-fn host_of(url: &Url) -> Option<String> {
+/// `host:port`, the form of allowed hosts.
+fn host_and_port(url: &Url) -> Option<String> {
     let host = url.host_str()?;
     let port = url.port_or_known_default()?;
     Some(format!("{host}:{port}"))
 }
 
-fn key_of(name: &str, key: &str) -> String {
+fn setting_key(name: &str, key: &str) -> String {
     format!("registries.{name}.{key}")
 }
 
-/// Where a file is fetched from, as it is written in the catalogue: `blob:<repository>@sha256:<hex>` or `web:<url>`.
+/// Where to fetch a file. The catalogue stores it as `blob:<repository>@sha256:<hex>` or `web:<url>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
-    /// A content of the registry.
+pub(crate) enum FileLocation {
+    /// A blob of the registry.
     Blob(Repository, Digest),
-    /// A file beside it, or anywhere else.
+    /// A file on a web server.
     Web(Url),
 }
 
-impl Place {
-    /// Reads what [`Place`] writes; none if it is something else.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+impl FileLocation {
+    /// Parses the stored form; `None` if it is malformed.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         if let Some(url) = text.strip_prefix("web:") {
             return Url::parse(url).ok().map(Self::Web);
         }
@@ -353,7 +373,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FileLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Blob(repository, digest) => write!(f, "blob:{repository}@{digest}"),

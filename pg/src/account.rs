@@ -1,4 +1,4 @@
-//! The user that Postgres runs as: whoever we are, but never root.
+//! The system user that Postgres runs as: the current user, but never root.
 
 use std::fs;
 use std::io;
@@ -6,28 +6,28 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
 use crate::Error;
-use crate::error::on;
+use crate::error::path_error;
 use crate::runner::look_up_user;
 
-/// A user of the system.
+/// A system user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) uid: u32,
     gid: u32,
-    /// Whether we are root and have to become this user.
-    become_it: bool,
+    /// Whether this process is root and must switch to this user.
+    switch_user: bool,
 }
 
 impl Account {
-    /// We ourselves; instead of root `postgres`, or else `nobody`.
+    /// The current user. If that is root: `postgres`, or else `nobody`.
     pub(crate) fn choose() -> Result<Self, Error> {
         let uid = rustix::process::geteuid().as_raw();
         if uid != 0 {
             let line = look_up_user(&uid.to_string())?;
             return line
                 .and_then(|line| Self::parse(&line, false))
-                .ok_or(Error::Nameless { uid });
+                .ok_or(Error::UnnamedUser { uid });
         }
         for name in ["postgres", "nobody"] {
             let line = look_up_user(name)?;
@@ -38,7 +38,7 @@ impl Account {
         Err(Error::NoUser)
     }
 
-    fn parse(line: &str, become_it: bool) -> Option<Self> {
+    fn parse(line: &str, switch_user: bool) -> Option<Self> {
         let mut fields = line.split(':');
         let name = fields.next()?.to_owned();
         let _password = fields.next()?;
@@ -48,13 +48,13 @@ impl Account {
             name,
             uid,
             gid,
-            become_it,
+            switch_user,
         })
     }
 
-    /// The options of `setpriv` that make a process run as this user.
+    /// Options of `setpriv` that make a process run as this user.
     pub(crate) fn privileges(&self) -> Vec<String> {
-        if !self.become_it {
+        if !self.switch_user {
             return Vec::new();
         }
         vec![
@@ -65,18 +65,18 @@ impl Account {
         ]
     }
 
-    /// Gives a folder that we have just made to this user.
-    pub(crate) fn give(&self, folder: &Path) -> io::Result<()> {
-        if !self.become_it {
+    /// Makes this user the owner of a folder that this process has just created.
+    pub(crate) fn chown_folder(&self, folder: &Path) -> io::Result<()> {
+        if !self.switch_user {
             return Ok(());
         }
         chown(folder, Some(self.uid), Some(self.gid))
     }
 
-    /// Refuses a folder that belongs to somebody else.
-    pub(crate) fn must_own(&self, folder: &Path) -> Result<(), Error> {
+    /// Fails if the folder belongs to another user.
+    pub(crate) fn check_owner(&self, folder: &Path) -> Result<(), Error> {
         let owner = fs::symlink_metadata(folder)
-            .map_err(on("look at", folder))?
+            .map_err(path_error("examine", folder))?
             .uid();
         if owner == self.uid {
             return Ok(());
@@ -85,7 +85,7 @@ impl Account {
             path: folder.to_owned(),
             owner,
             user: self.name.clone(),
-            wanted: self.uid,
+            expected: self.uid,
         })
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_user_database_is_an_account() {
+    fn a_line_of_the_user_database_is_parsed() {
         let line = "postgres:x:101:104:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash";
         let account = Account::parse(line, true).unwrap();
         assert_eq!(

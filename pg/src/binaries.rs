@@ -1,35 +1,39 @@
-//! Finds the system's Postgres.
+//! Finds the installed Postgres.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The oldest version that has what the schema needs.
-const OLDEST: u32 = 15;
+/// The oldest version that supports the schema.
+const MIN_VERSION: u32 = 15;
 
-/// The folder with `initdb` and `postgres` for this cluster: the version that made it, or the newest for a new one.
-pub(crate) fn find(folder: &Path, data: &Path) -> Result<PathBuf, Error> {
+/// The folder with `initdb` and `postgres`. An existing cluster needs its own version; a new one gets the newest.
+pub(crate) fn find_binaries(folder: &Path, data: &Path) -> Result<PathBuf, Error> {
     let made_by = fs::read_to_string(data.join("PG_VERSION"))
         .ok()
         .and_then(|text| text.trim().parse::<u32>().ok());
-    let mut installed = installed(folder);
+    let mut installed = list_installed(folder);
     installed.sort_by_key(|(version, _)| *version);
     if let Some(version) = made_by {
-        let fits = installed.into_iter().find(|(found, _)| *found == version);
+        let fits = installed
+            .into_iter()
+            .find(|(candidate, _)| *candidate == version);
         return fits.map(|(_, bin)| bin).ok_or_else(|| Error::OtherVersion {
             data: data.to_owned(),
             version,
         });
     }
-    let newest = installed.pop().filter(|(version, _)| *version >= OLDEST);
+    let newest = installed
+        .pop()
+        .filter(|(version, _)| *version >= MIN_VERSION);
     newest.map(|(_, bin)| bin).ok_or_else(|| Error::NoBinaries {
         searched: folder.to_owned(),
-        oldest: OLDEST,
+        oldest: MIN_VERSION,
     })
 }
 
-fn installed(folder: &Path) -> Vec<(u32, PathBuf)> {
+fn list_installed(folder: &Path) -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -58,34 +62,36 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_is_taken_for_a_new_cluster() {
+    fn a_new_cluster_uses_the_newest_version() {
         let folder = tempfile::tempdir().unwrap();
         for version in ["9.6", "15", "17", "16"] {
             install(folder.path(), version);
         }
-        fs::create_dir_all(folder.path().join("18")).unwrap(); // Only the client is installed.
-        let bin = find(folder.path(), Path::new("/nowhere")).unwrap();
+        fs::create_dir_all(folder.path().join("18")).unwrap(); // A version with the client only.
+        let bin = find_binaries(folder.path(), Path::new("/nowhere")).unwrap();
         assert_eq!(bin, folder.path().join("17/bin"));
     }
 
     #[test]
-    fn the_version_that_made_a_cluster_is_taken_for_it() {
+    fn an_existing_cluster_uses_its_own_version() {
         let folder = tempfile::tempdir().unwrap();
         install(folder.path(), "15");
         install(folder.path(), "17");
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("PG_VERSION"), "15\n").unwrap();
-        let bin = find(folder.path(), data.path()).unwrap();
+        let bin = find_binaries(folder.path(), data.path()).unwrap();
         assert_eq!(bin, folder.path().join("15/bin"));
     }
 
     #[test]
-    fn a_cluster_of_a_version_that_is_gone_names_the_package() {
+    fn a_missing_version_names_its_package() {
         let folder = tempfile::tempdir().unwrap();
         install(folder.path(), "17");
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("PG_VERSION"), "15\n").unwrap();
-        let error = find(folder.path(), data.path()).unwrap_err().to_string();
+        let error = find_binaries(folder.path(), data.path())
+            .unwrap_err()
+            .to_string();
         assert!(
             error.ends_with("install the Debian package `postgresql-15`"),
             "{error}"
@@ -93,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_new_enough_postgres_the_package_is_named() {
+    fn a_too_old_postgres_names_the_package() {
         let folder = tempfile::tempdir().unwrap();
         install(folder.path(), "14");
-        let error = find(folder.path(), Path::new("/nowhere"))
+        let error = find_binaries(folder.path(), Path::new("/nowhere"))
             .unwrap_err()
             .to_string();
         assert!(error.contains("no Postgres 15 or newer"), "{error}");

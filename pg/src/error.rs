@@ -1,91 +1,91 @@
-//! What can go wrong with a private Postgres, said so that the reader knows what to do.
+//! Errors of a private Postgres. Each text says what to do.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there is no private Postgres.
+/// Why a private Postgres cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing usable is installed.
+    /// No usable version is installed.
     #[error(
         "there is no Postgres {oldest} or newer below {}: install the Debian package `postgresql`, \
          or use another database",
         searched.display()
     )]
     NoBinaries {
-        /// Where the binaries were looked for.
+        /// Folder that was searched.
         searched: PathBuf,
-        /// The oldest version that will do.
+        /// The oldest supported version.
         oldest: u32,
     },
-    /// The data was made by a version that is not there.
+    /// The data was created by a version that is not installed.
     #[error(
-        "the data in {} was made by Postgres {version}, which is not installed: \
+        "the data in {} was created by Postgres {version}, which is not installed: \
          install the Debian package `postgresql-{version}`",
         data.display()
     )]
     OtherVersion {
         /// The data directory.
         data: PathBuf,
-        /// The major version that made it.
+        /// The major version that created it.
         version: u32,
     },
-    /// Postgres refuses to run as root, and there is nobody else.
+    /// Postgres refuses to run as root, and there is no other user for it.
     #[error(
         "Postgres does not run as root, and there is neither a user `postgres` nor a user `nobody`"
     )]
     NoUser,
-    /// Postgres looks its user up by name.
+    /// Postgres needs a user with a name.
     #[error("the user id {uid} has no name, and Postgres does not run without one")]
-    Nameless {
+    UnnamedUser {
         /// The user id of this process.
         uid: u32,
     },
-    /// The directory belongs to somebody else.
+    /// The directory belongs to another user.
     #[error(
-        "{} belongs to the user id {owner}, but must belong to {user} (user id {wanted}): \
-         mend it with `chown -R {user} {}`, or choose another directory",
+        "{} belongs to the user id {owner}, but must belong to {user} (user id {expected}): \
+         fix it with `chown -R {user} {}`, or choose another directory",
         path.display(), path.display()
     )]
     WrongOwner {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of its owner.
         owner: u32,
-        /// Whose it must be, by name.
+        /// The required owner, by name.
         user: String,
-        /// Whose it must be, by number.
-        wanted: u32,
+        /// The required owner, by user id.
+        expected: u32,
     },
-    /// Another process keeps a Postgres here.
-    #[error("{} is in use: process {} keeps a Postgres there", dir.display(), holder.trim())]
+    /// Another process runs a Postgres in the directory.
+    #[error("{} is in use: process {} runs a Postgres there", dir.display(), holder.trim())]
     InUse {
         /// The directory.
         dir: PathBuf,
-        /// What the lock file says about its holder: a process id.
+        /// Content of the lock file: a process id.
         holder: String,
     },
-    /// A Postgres that nobody keeps any more does not end.
-    #[error("a Postgres without a keeper (process {pid}) still works in {} and does not end", data.display())]
-    Leftover {
+    /// An orphaned Postgres does not end.
+    #[error("an orphaned Postgres (process {pid}) still runs in {} and does not end: stop it by hand", data.display())]
+    OrphanedPostgres {
         /// The process.
         pid: i32,
         /// The data directory.
         data: PathBuf,
     },
-    /// A file or folder could not be used.
-    #[error("cannot {act} {}", path.display())]
+    /// A file operation failed.
+    #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
-        act: &'static str,
-        /// With what.
+        /// The operation.
+        action: &'static str,
+        /// The path.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
     },
-    /// A program could not be started at all.
+    /// A program could not be started.
     #[error("cannot start `{program}`")]
     Program {
         /// The program.
@@ -94,47 +94,54 @@ pub enum Error {
         source: io::Error,
     },
     /// A program ran and failed.
-    #[error("`{program}` failed: {said}")]
+    #[error("`{program}` failed: {output}")]
     Failed {
         /// The program.
         program: String,
-        /// Its last words.
-        said: String,
+        /// The end of its error output.
+        output: String,
     },
-    /// Postgres ended instead of starting.
-    #[error("Postgres ended while it was starting: {said}")]
+    /// Postgres ended during its start.
+    #[error("Postgres ended while it was starting: {log}")]
     Ended {
-        /// Its last words.
-        said: String,
+        /// The last lines of its log.
+        log: String,
     },
-    /// Postgres did not take connections in time.
-    #[error("Postgres was not ready after {waited:?}: {said}")]
+    /// Postgres did not accept connections in time.
+    #[error("Postgres was not ready after {waited:?}: {log}")]
     NotReady {
-        /// How long was waited.
+        /// How long the start was given.
         waited: Duration,
-        /// Its last words.
-        said: String,
+        /// The last lines of its log.
+        log: String,
     },
-    /// The operating system refused something that has nothing to do with Postgres.
-    #[error("cannot {act}")]
+    /// A system call failed.
+    #[error("cannot {action}")]
     System {
-        /// What was tried.
-        act: &'static str,
+        /// The operation.
+        action: &'static str,
         /// Why it failed.
         source: io::Error,
     },
 }
 
-/// Turns a failed attempt on a path into an error that names both.
-pub(crate) fn on<P: Into<PathBuf>>(act: &'static str, path: P) -> impl FnOnce(io::Error) -> Error {
+/// Converts an I/O error into an error that names the operation and the path.
+pub(crate) fn path_error<P: Into<PathBuf>>(
+    action: &'static str,
+    path: P,
+) -> impl FnOnce(io::Error) -> Error {
     let path = path.into();
-    move |source| Error::File { act, path, source }
+    move |source| Error::File {
+        action,
+        path,
+        source,
+    }
 }
 
-/// Turns a failed attempt into an error that names it.
-pub(crate) fn to<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> Error {
+/// Converts an I/O error into an error that names the operation.
+pub(crate) fn system_error<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Error {
     move |error| Error::System {
-        act,
+        action,
         source: error.into(),
     }
 }

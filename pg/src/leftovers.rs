@@ -1,4 +1,4 @@
-//! What an earlier Postgres left behind: processes that still work, and files that say that one does.
+//! What a crashed Postgres left behind: running processes, and files that claim that one is running.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
-use crate::error::on;
+use crate::error::path_error;
 
 const PID_FILE: &str = "postmaster.pid";
 
-/// How long a Postgres without a keeper gets before it is told again, more firmly.
-const STAGES: [(Signal, Duration); 3] = [
+/// The signals for an orphaned Postgres, and how long each may take.
+const SHUTDOWN_STAGES: [(Signal, Duration); 3] = [
     (Signal::INT, Duration::from_secs(20)),
     (Signal::QUIT, Duration::from_secs(10)),
     (Signal::KILL, Duration::from_secs(5)),
 ];
 
-/// Ends what still works on `data` and removes what would hinder a start. Only for who holds the lock.
+/// Ends the Postgres processes on `data`, and removes files that prevent a start. The caller must hold the lock.
 ///
-/// The file that names the running Postgres is removed only when nothing works there any more: its number may be that
-/// of an unrelated process by now, and Postgres would believe it.
-pub(crate) fn clear(data: &Path, socket: &Path) -> Result<(), Error> {
+/// The pid file is removed only when no Postgres process is left. By then its process id may belong to an unrelated
+/// process, and Postgres would take that for a running server.
+pub(crate) fn remove_leftovers(data: &Path, socket: &Path) -> Result<(), Error> {
     end_processes(data)?;
     for file in [
         data.join(PID_FILE),
@@ -33,57 +33,57 @@ pub(crate) fn clear(data: &Path, socket: &Path) -> Result<(), Error> {
     ] {
         match fs::remove_file(&file) {
             Ok(()) => {
-                tracing::info!(file = %file.display(), "removed what an earlier Postgres left");
+                tracing::info!(file = %file.display(), "removed a file of a crashed Postgres");
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(on("remove", file)(error)),
+            Err(error) => return Err(path_error("remove", file)(error)),
         }
     }
     Ok(())
 }
 
 fn end_processes(data: &Path) -> Result<(), Error> {
-    for (signal, patience) in STAGES {
+    for (signal, timeout) in SHUTDOWN_STAGES {
         let begun = Instant::now();
-        let mut told = false;
-        while begun.elapsed() < patience {
-            let at_work = at_work(data);
-            if at_work.is_empty() {
+        let mut is_signalled = false;
+        while begun.elapsed() < timeout {
+            let running = running_processes(data);
+            if running.is_empty() {
                 return Ok(());
             }
-            if !told {
+            if !is_signalled {
                 tracing::warn!(
-                    ?at_work,
+                    ?running,
                     ?signal,
-                    "a Postgres without a keeper is told to end"
+                    "an orphaned Postgres is signalled to end"
                 );
-                tell(data, &at_work, signal);
-                told = true;
+                signal_processes(data, &running, signal);
+                is_signalled = true;
             }
             thread::sleep(Duration::from_millis(10));
         }
     }
-    match at_work(data).first() {
+    match running_processes(data).first() {
         None => Ok(()),
-        Some(&pid) => Err(Error::Leftover {
+        Some(&pid) => Err(Error::OrphanedPostgres {
             pid,
             data: data.to_owned(),
         }),
     }
 }
 
-/// The first process of a Postgres passes a signal on; without it, or at last, each one is told.
-fn tell(data: &Path, at_work: &[i32], signal: Signal) {
-    let first = recorded(data).map(|(pid, _)| pid);
-    let first = first.filter(|pid| at_work.contains(pid) && signal != Signal::KILL);
-    let told = first.map_or_else(|| at_work.to_vec(), |pid| vec![pid]);
-    for pid in told {
+/// Signals the main process of Postgres, which signals the others. Without it, or for `KILL`, signals each process.
+fn signal_processes(data: &Path, running: &[i32], signal: Signal) {
+    let first = read_pid_file(data).map(|(pid, _)| pid);
+    let first = first.filter(|pid| running.contains(pid) && signal != Signal::KILL);
+    let targets = first.map_or_else(|| running.to_vec(), |pid| vec![pid]);
+    for pid in targets {
         let Some(Ok(handle)) = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()))
         else {
             continue;
         };
-        // The handle is of a process; whether it is still the one that was seen is looked up after opening it.
-        if works_on(pid, data)
+        // Opening the handle pins the process. Check afterwards that it is still a Postgres on `data`.
+        if is_postgres_in(pid, data)
             && let Err(error) = pidfd_send_signal(handle, signal)
         {
             tracing::warn!(pid, %error, "cannot signal a Postgres");
@@ -91,8 +91,8 @@ fn tell(data: &Path, at_work: &[i32], signal: Signal) {
     }
 }
 
-/// The process and the state that Postgres wrote into its data directory.
-pub(crate) fn recorded(data: &Path) -> Option<(i32, String)> {
+/// The process id and the state in the pid file of Postgres.
+pub(crate) fn read_pid_file(data: &Path) -> Option<(i32, String)> {
     let text = fs::read_to_string(data.join(PID_FILE)).ok()?;
     let mut lines = text.lines();
     let pid = lines.next()?.trim().parse().ok()?;
@@ -101,28 +101,28 @@ pub(crate) fn recorded(data: &Path) -> Option<(i32, String)> {
 }
 
 /// All Postgres processes whose working directory is `data`.
-pub(crate) fn at_work(data: &Path) -> Vec<i32> {
+pub(crate) fn running_processes(data: &Path) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| works_on(*pid, data))
+        .filter(|pid| is_postgres_in(*pid, data))
         .collect()
 }
 
-/// A zombie has no working directory and so does not count.
-fn works_on(pid: i32, data: &Path) -> bool {
+/// Whether a process is a Postgres on `data`. A zombie has no working directory, so it does not count.
+fn is_postgres_in(pid: i32, data: &Path) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     if name.trim() != "postgres" {
         return false;
     }
-    let place = |path: &Path| {
+    let identity = |path: &Path| {
         fs::metadata(path)
             .ok()
-            .map(|found| (found.dev(), found.ino()))
+            .map(|metadata| (metadata.dev(), metadata.ino()))
     };
-    let there = place(Path::new(&format!("/proc/{pid}/cwd")));
-    there.is_some() && there == place(data)
+    let there = identity(Path::new(&format!("/proc/{pid}/cwd")));
+    there.is_some() && there == identity(data)
 }

@@ -1,12 +1,12 @@
-//! A private Postgres: the system's binaries, a data directory of its own, a Unix socket only, never as root.
+//! A private Postgres: the system's binaries, its own data directory, a Unix socket only, never as root.
 //!
-//! [`PrivatePostgres::start`] makes the cluster if there is none, starts it and answers when it takes connections. It
-//! lives exactly as long as the process that started it: also when that process is killed, because the kernel then
-//! tells Postgres. A start after any kind of death tidies up first.
+//! [`PrivatePostgres::start`] creates the cluster if there is none, starts it, and returns when it accepts connections.
+//! It lives exactly as long as the process that started it. That holds even if the process is killed, because the kernel
+//! then signals Postgres. A start after a crash cleans up first.
 //!
-//! There are one role and one database of use, both named `evenkeel`. The role is neither superuser nor exempt from
-//! row-level security. Only the user who started Postgres, and root, can connect: the socket lies in a folder of mode
-//! 0700 and the login is by peer.
+//! There are one role and one database for use, both named `evenkeel`. The role is neither superuser nor exempt from
+//! row-level security. Only the user who started Postgres, and root, can connect: the socket is in a folder of mode
+//! 0700, and the authentication method is `peer`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), evenkeel_pg::Error> {
@@ -18,22 +18,22 @@
 //! # Ok(()) }
 //! ```
 //!
-//! For tests there is [`PrivatePostgres::throwaway`].
+//! For tests use [`PrivatePostgres::throwaway`].
 //!
-//! | file of the directory | what it is |
+//! | file of the directory | content |
 //! | --- | --- |
 //! | `data/` | the cluster; belongs to the user that Postgres runs as |
-//! | `socket/` | the socket, if its path is short and plain and the user can get there |
-//! | `socket-at` | where the socket is otherwise: a folder below `/tmp`, kept from start to start |
-//! | `lock` | held by the process that keeps this Postgres; says its id |
+//! | `socket/` | the socket, if its path is short and plain, and the user can reach it |
+//! | `socket-at` | otherwise the path of the socket's folder below `/tmp`; the same for each start |
+//! | `lock` | locked by the process that runs this Postgres; contains its process id |
 
 mod account;
 mod binaries;
 mod cluster;
 mod error;
-mod keeper;
 mod leftovers;
 mod options;
+mod process;
 mod runner;
 mod server;
 mod socket;

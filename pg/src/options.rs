@@ -1,9 +1,9 @@
-//! What a private Postgres can be told.
+//! Options of a private Postgres.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a private Postgres lives and how it behaves.
+/// Location and behaviour of a private Postgres.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {
@@ -12,12 +12,12 @@ pub struct Options {
     pub(crate) durable: bool,
     pub(crate) create_databases: bool,
     pub(crate) max_connections: u16,
-    pub(crate) patience: Duration,
+    pub(crate) start_timeout: Duration,
     pub(crate) settings: Vec<(String, String)>,
 }
 
 impl Options {
-    /// A durable Postgres with everything it has below `dir`.
+    /// A durable Postgres with all its files below `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -25,48 +25,48 @@ impl Options {
             durable: true,
             create_databases: false,
             max_connections: 100,
-            patience: Duration::from_mins(2),
+            start_timeout: Duration::from_mins(2),
             settings: Vec::new(),
         }
     }
 
-    /// Whether a commit survives a power cut. `false` is for tests: it is faster, and a stop does not flush.
+    /// Whether a commit survives a power cut. Use `false` for tests only: it is faster, and a stop does not flush.
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Whether the role may create databases. Taken into account when the cluster is made.
+    /// Whether the role may create databases. Applied when the cluster is created.
     pub fn create_databases(mut self, allowed: bool) -> Self {
         self.create_databases = allowed;
         self
     }
 
-    /// How many connections there may be at once.
+    /// Maximum number of connections.
     pub fn max_connections(mut self, count: u16) -> Self {
         self.max_connections = count;
         self
     }
 
-    /// How long a start may take, recovery after a crash included.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    /// How long a start may take, including recovery after a crash.
+    pub fn start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = timeout;
         self
     }
 
-    /// One more setting of Postgres, as in `postgresql.conf`.
+    /// An additional Postgres setting, as in `postgresql.conf`.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// The folder with one folder per major version, each with a `bin`. Debian's is the default.
+    /// The folder with one folder per major version, each with a `bin`. Default: Debian's.
     pub fn binaries_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.binaries = folder.into();
         self
     }
 
-    /// All settings of the command line, those that the caller added last.
+    /// All settings for the command line. Those of the caller come last, so they win.
     pub(crate) fn command_line(&self, socket: &str) -> Vec<String> {
         let connections = self.max_connections.to_string();
         let mut settings = vec![
@@ -80,7 +80,7 @@ impl Options {
             ("log_destination", "stderr"),
             ("logging_collector", "off"),
             ("log_line_prefix", ""),
-            // A statement may hold what must not be in a log.
+            // A statement may contain secrets, which must not be logged.
             ("log_min_error_statement", "panic"),
         ];
         if !self.durable {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durability_is_given_up_only_on_request() {
+    fn durability_is_off_only_on_request() {
         let durable = Options::new("/x").command_line("/s").join(" ");
         assert!(!durable.contains("fsync"), "{durable}");
         let quick = Options::new("/x")
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_of_the_caller_comes_last() {
+    fn settings_of_the_caller_come_last() {
         let line = Options::new("/x")
             .setting("max_connections", "7")
             .command_line("/s");

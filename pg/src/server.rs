@@ -11,110 +11,110 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::account::Account;
-use crate::error::{on, to};
-use crate::keeper::Keeper;
-use crate::runner::{LastWord, Runner};
+use crate::error::{path_error, system_error};
+use crate::process::PostgresProcess;
+use crate::runner::{ParentDeathSignal, Runner};
 use crate::{Error, Options, binaries, cluster, leftovers, socket};
 
-/// How long a stop may flush before Postgres is told to end at once.
-const FLUSH: Duration = Duration::from_secs(30);
+/// How long a stop may flush before Postgres is ended at once.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a drop waits for Postgres to be gone.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a drop waits for the end of Postgres.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running Postgres of our own. It ends with this value, and with this process.
+/// A running private Postgres. It ends when this value is dropped, and when this process ends.
 #[derive(Debug)]
 pub struct PrivatePostgres {
-    keeper: Keeper,
+    process: PostgresProcess,
     socket: PathBuf,
     durable: bool,
-    /// Removed after the end.
+    /// Directory to remove after the end.
     throwaway: Option<PathBuf>,
-    /// Declared last: released when Postgres is gone.
-    _lock: Lock,
+    /// The last field, so that it is released after Postgres has ended.
+    _lock: DirectoryLock,
 }
 
 impl PrivatePostgres {
-    /// Starts the Postgres of `options`, making it first if there is none, and answers when it takes connections.
+    /// Starts the Postgres of `options`, and returns when it accepts connections. Creates the cluster if there is none.
     ///
-    /// What an earlier one left behind after a crash is tidied up. If another process keeps it, that is an error.
+    /// Cleans up after a crash first. Fails if another process runs a Postgres there.
     pub async fn start(options: Options) -> Result<Self, Error> {
-        apart("postgres-start", move || {
-            let lock = lock(&options.dir)?;
+        run_on_thread("postgres-start", move || {
+            let lock = lock_directory(&options.dir)?;
             launch(options, lock)
         })
         .await
     }
 
-    pub(crate) fn start_throwaway(options: Options, lock: Lock) -> Result<Self, Error> {
+    pub(crate) fn start_throwaway(options: Options, lock: DirectoryLock) -> Result<Self, Error> {
         let dir = options.dir.clone();
         let mut postgres = launch(options, lock)?;
         postgres.throwaway = Some(dir);
         Ok(postgres)
     }
 
-    /// Where to connect to the Postgres in `dir` that another process keeps; None if nobody keeps one there.
-    pub fn kept_elsewhere(dir: &Path) -> Result<Option<String>, Error> {
+    /// The URL of a Postgres that another process runs in `dir`; `None` if there is none.
+    pub fn find_running(dir: &Path) -> Result<Option<String>, Error> {
         let path = dir.join("lock");
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(on("open", path)(error)),
+            Err(error) => return Err(path_error("open", path)(error)),
         };
         match file.try_lock_shared() {
             Ok(()) => Ok(None),
             Err(TryLockError::WouldBlock) => {
-                let dir = fs::canonicalize(dir).map_err(on("find", dir))?;
-                let running =
-                    socket::known(&dir).map(|folder| url_of(&folder, "evenkeel", "evenkeel"));
+                let dir = fs::canonicalize(dir).map_err(path_error("find", dir))?;
+                let running = socket::find_folder(&dir)
+                    .map(|folder| connection_url(&folder, "evenkeel", "evenkeel"));
                 Ok(running)
             }
-            Err(TryLockError::Error(error)) => Err(on("lock", path)(error)),
+            Err(TryLockError::Error(error)) => Err(path_error("lock", path)(error)),
         }
     }
 
-    /// Where to connect as the role `evenkeel` to the database `evenkeel`. The same from start to start.
+    /// The URL for the role `evenkeel` and the database `evenkeel`. It is the same for each start.
     #[must_use]
     pub fn url(&self) -> String {
-        url_of(&self.socket, "evenkeel", "evenkeel")
+        connection_url(&self.socket, "evenkeel", "evenkeel")
     }
 
-    /// Where to connect as the superuser to the database `postgres`. Row-level security does not bind this role: it is
-    /// for mending, never for work.
+    /// The URL for the superuser and the database `postgres`. The superuser bypasses row-level security: use it for
+    /// repairs only.
     #[must_use]
     pub fn admin_url(&self) -> String {
-        url_of(&self.socket, "postgres", "postgres")
+        connection_url(&self.socket, "postgres", "postgres")
     }
 
     /// The process id of Postgres.
     #[must_use]
     pub fn pid(&self) -> i32 {
-        self.keeper.pid
+        self.process.pid
     }
 
-    /// Comes back when Postgres has ended, asked or not. It does not borrow, so it can become a task.
-    pub fn ended(&self) -> impl Future<Output = Option<ExitStatus>> + use<> {
-        self.keeper.ended()
+    /// Waits for the end of Postgres, whatever the reason. It does not borrow, so it can become a task.
+    pub fn wait_for_end(&self) -> impl Future<Output = Option<ExitStatus>> + use<> {
+        self.process.wait_for_end()
     }
 
-    /// What Postgres wrote to its log last.
+    /// The last lines of the Postgres log.
     #[must_use]
-    pub fn last_words(&self) -> String {
-        self.keeper.said()
+    pub fn log_tail(&self) -> String {
+        self.process.log_tail()
     }
 
-    /// Stops Postgres: it ends all sessions, flushes and is gone when this comes back.
+    /// Stops Postgres: ends all sessions, flushes, and waits for its end.
     pub async fn stop(self) {
-        // What fails here, ends on another thread all the same when the value is dropped.
-        let _ = apart("postgres-stop", move || {
+        // If no thread can be started, dropping the value ends Postgres.
+        let _ = run_on_thread("postgres-stop", move || {
             let gentle = if self.durable {
                 Signal::INT
             } else {
                 Signal::QUIT
             };
-            self.keeper.signal(gentle);
-            if !self.keeper.wait(FLUSH) {
-                tracing::warn!(patience = ?FLUSH, "Postgres does not stop, ending it at once");
+            self.process.signal(gentle);
+            if !self.process.wait_blocking(STOP_TIMEOUT) {
+                tracing::warn!(timeout = ?STOP_TIMEOUT, "Postgres does not stop in time and is ended at once");
             }
             drop(self);
             Ok(())
@@ -125,65 +125,65 @@ impl PrivatePostgres {
 
 impl Drop for PrivatePostgres {
     fn drop(&mut self) {
-        self.keeper.signal(Signal::QUIT);
-        if !self.keeper.wait(FAREWELL) {
-            tracing::warn!(pid = self.keeper.pid, "Postgres has not ended yet");
+        self.process.signal(Signal::QUIT);
+        if !self.process.wait_blocking(DROP_TIMEOUT) {
+            tracing::warn!(pid = self.process.pid, "Postgres has not ended yet");
             return;
         }
         if let Some(dir) = &self.throwaway {
-            // The socket's folder may lie in the directory or apart from it.
+            // The folder of the socket may be in the directory or below `/tmp`.
             fs::remove_dir_all(&self.socket).ok();
             if let Err(error) = fs::remove_dir_all(dir) {
-                tracing::warn!(%error, dir = %dir.display(), "cannot remove a throw-away Postgres");
+                tracing::warn!(%error, dir = %dir.display(), "cannot remove a throwaway Postgres");
             }
         }
     }
 }
 
-/// The folder needs no quoting: `socket` takes no other.
-fn url_of(socket: &Path, role: &str, database: &str) -> String {
+/// The path needs no escaping: the module `socket` accepts plain paths only.
+fn connection_url(socket: &Path, role: &str, database: &str) -> String {
     format!(
         "postgres:///{database}?host={}&user={role}",
         socket.display()
     )
 }
 
-/// Runs something slow on a thread of its own, so that the caller's runtime goes on.
-pub(crate) async fn apart<T: Send + 'static>(
+/// Runs blocking work on its own thread, so that the caller's runtime is not blocked.
+pub(crate) async fn run_on_thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let (say, heard) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     let thread = thread::Builder::new().name(name.to_owned());
-    // If nobody waits any more, the result is dropped, and a Postgres in it ends.
-    let run = move || _ = say.send(work());
-    thread.spawn(run).map_err(to("start a thread"))?;
-    heard.await.unwrap_or_else(|_| {
+    // If the caller is gone, the result is dropped, and a Postgres in it ends.
+    let run = move || _ = sender.send(work());
+    thread.spawn(run).map_err(system_error("start a thread"))?;
+    receiver.await.unwrap_or_else(|_| {
         Err(Error::Ended {
-            said: "its starter is gone".to_owned(),
+            log: "its starting thread is gone".to_owned(),
         })
     })
 }
 
-/// A lock on a file, until this is dropped. To close the file would not be enough: a process that is just being started has
-/// a copy of it until it runs a program of its own, and a lock lasts as long as any copy (flock(2)).
+/// A lock on a directory; released when dropped. Closing the file would not be enough: a process that is being spawned
+/// has a copy of the file descriptor until its exec, and a lock lasts as long as any copy (flock(2)).
 #[derive(Debug)]
-pub(crate) struct Lock(pub(crate) File);
+pub(crate) struct DirectoryLock(pub(crate) File);
 
-impl Drop for Lock {
+impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // What cannot be unlocked is closed next.
+        // If this fails, closing the file is the next best.
         let _ = self.0.unlock();
     }
 }
 
-/// Makes the directory if it is not there, and takes it for this process.
-pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
+/// Creates the directory if it does not exist, and locks it for this process.
+pub(crate) fn lock_directory(dir: &Path) -> Result<DirectoryLock, Error> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o711)
         .create(dir)
-        .map_err(on("make", dir))?;
+        .map_err(path_error("create", dir))?;
     let path = dir.join("lock");
     let mut file = OpenOptions::new()
         .read(true)
@@ -191,54 +191,54 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(on("open", &path))?;
+        .map_err(path_error("open", &path))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             file.read_to_string(&mut holder)
-                .map_err(on("read", &path))?;
+                .map_err(path_error("read", &path))?;
             return Err(Error::InUse {
                 dir: dir.to_owned(),
                 holder,
             });
         }
-        Err(TryLockError::Error(error)) => return Err(on("lock", path)(error)),
+        Err(TryLockError::Error(error)) => return Err(path_error("lock", path)(error)),
     }
     let note = |file: &mut File| {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "{}", std::process::id())
     };
-    let mut lock = Lock(file);
-    note(&mut lock.0).map_err(on("write", &path))?;
+    let mut lock = DirectoryLock(file);
+    note(&mut lock.0).map_err(path_error("write", &path))?;
     Ok(lock)
 }
 
-fn launch(mut options: Options, lock: Lock) -> Result<PrivatePostgres, Error> {
-    options.dir = fs::canonicalize(&options.dir).map_err(on("find", &options.dir))?;
+fn launch(mut options: Options, lock: DirectoryLock) -> Result<PrivatePostgres, Error> {
+    options.dir = fs::canonicalize(&options.dir).map_err(path_error("find", &options.dir))?;
     let account = Account::choose()?;
-    let bin = binaries::find(&options.binaries, &options.dir.join("data"))?;
-    let data = cluster::make(&options, &account, &bin)?;
+    let bin = binaries::find_binaries(&options.binaries, &options.dir.join("data"))?;
+    let data = cluster::create_cluster(&options, &account, &bin)?;
     let runner = Runner::new(account.clone(), bin, data.clone())?;
-    let socket = socket::folder(&options.dir, &account, &runner)?;
-    leftovers::clear(&data, &socket)?;
-    cluster::write_logins(&account, &runner)?;
+    let socket = socket::prepare_folder(&options.dir, &account, &runner)?;
+    leftovers::remove_leftovers(&data, &socket)?;
+    cluster::write_access_rules(&account, &runner)?;
 
-    let last_word = if options.durable {
-        LastWord::Fast
+    let parent_death_signal = if options.durable {
+        ParentDeathSignal::Fast
     } else {
-        LastWord::Immediate
+        ParentDeathSignal::Immediate
     };
     let settings = options.command_line(&socket.to_string_lossy());
     let postgres = PrivatePostgres {
-        keeper: Keeper::start(runner, settings, last_word)?,
+        process: PostgresProcess::start(runner, settings, parent_death_signal)?,
         socket,
         durable: options.durable,
         throwaway: None,
         _lock: lock,
     };
-    wait_until_ready(&postgres.keeper, &data, options.patience)?;
+    wait_until_ready(&postgres.process, &data, options.start_timeout)?;
     tracing::info!(
         pid = postgres.pid(),
         user = account.name,
@@ -249,23 +249,27 @@ fn launch(mut options: Options, lock: Lock) -> Result<PrivatePostgres, Error> {
     Ok(postgres)
 }
 
-fn wait_until_ready(keeper: &Keeper, data: &Path, patience: Duration) -> Result<(), Error> {
+fn wait_until_ready(
+    process: &PostgresProcess,
+    data: &Path,
+    timeout: Duration,
+) -> Result<(), Error> {
     let begun = Instant::now();
     loop {
-        if leftovers::recorded(data) == Some((keeper.pid, "ready".to_owned())) {
+        if leftovers::read_pid_file(data) == Some((process.pid, "ready".to_owned())) {
             return Ok(());
         }
-        if keeper.has_ended() {
-            // Its last lines may still be on their way.
+        if process.has_ended() {
+            // The last log lines may not have arrived yet.
             thread::sleep(Duration::from_millis(50));
             return Err(Error::Ended {
-                said: keeper.said(),
+                log: process.log_tail(),
             });
         }
-        if begun.elapsed() > patience {
+        if begun.elapsed() > timeout {
             return Err(Error::NotReady {
-                waited: patience,
-                said: keeper.said(),
+                waited: timeout,
+                log: process.log_tail(),
             });
         }
         thread::sleep(Duration::from_millis(5));
@@ -277,13 +281,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_let_go_is_free_also_while_a_copy_of_the_file_is_open() {
+    fn a_released_lock_is_free_even_while_a_copy_of_the_file_is_open() {
         let dir = tempfile::tempdir().unwrap();
-        let held = lock(dir.path()).unwrap();
-        let copy = held.0.try_clone().unwrap();
-        assert!(matches!(lock(dir.path()), Err(Error::InUse { .. })));
-        drop(held);
-        lock(dir.path()).unwrap();
+        let lock_held = lock_directory(dir.path()).unwrap();
+        let copy = lock_held.0.try_clone().unwrap();
+        assert!(matches!(
+            lock_directory(dir.path()),
+            Err(Error::InUse { .. })
+        ));
+        drop(lock_held);
+        lock_directory(dir.path()).unwrap();
         drop(copy);
     }
 }

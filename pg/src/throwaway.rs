@@ -4,38 +4,38 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{on, to};
-use crate::server::{Lock, apart, lock};
+use crate::error::{path_error, system_error};
+use crate::server::{DirectoryLock, lock_directory, run_on_thread};
 use crate::{Error, Options, PrivatePostgres, leftovers};
 
-const PREFIX: &str = "postgres-";
+const DIRECTORY_PREFIX: &str = "postgres-";
 
 impl PrivatePostgres {
-    /// Starts a new Postgres for tests: fast instead of durable, with a role that may create databases, gone without a
-    /// trace afterwards.
+    /// Starts a new Postgres for tests: fast instead of durable, with a role that may create databases. Its files are
+    /// removed afterwards.
     ///
-    /// One per test process is meant; keep it in a static. A static is never dropped, and a killed process drops
-    /// nothing: Postgres ends with the process all the same, and its files are swept by the next such start.
+    /// Start one per test process and keep it in a static. Statics and killed processes drop nothing, but Postgres ends
+    /// with its process all the same, and the next throwaway start removes the files.
     pub async fn throwaway() -> Result<Self, Error> {
-        Self::thrown_away(usual_parent(), Vec::new()).await
+        Self::start_in(default_parent(), Vec::new()).await
     }
 
-    /// Like [`PrivatePostgres::throwaway`], with settings of Postgres by name and value. Those of tests suit short lives:
-    /// who works on one database for long wants its statistics kept, with an `autovacuum_naptime` of seconds.
+    /// Like [`PrivatePostgres::throwaway`], with additional Postgres settings. The defaults suit short tests: a long test
+    /// needs current statistics, so set `autovacuum_naptime` to some seconds.
     pub async fn throwaway_with(settings: &[(&str, &str)]) -> Result<Self, Error> {
         let settings = settings.iter();
         let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Self::thrown_away(usual_parent(), settings.collect()).await
+        Self::start_in(default_parent(), settings.collect()).await
     }
 
     /// Like [`PrivatePostgres::throwaway`], with its files below `parent`.
     pub async fn throwaway_in(parent: impl Into<PathBuf>) -> Result<Self, Error> {
-        Self::thrown_away(parent.into(), Vec::new()).await
+        Self::start_in(parent.into(), Vec::new()).await
     }
 
-    async fn thrown_away(parent: PathBuf, settings: Vec<(String, String)>) -> Result<Self, Error> {
-        apart("postgres-start", move || {
-            let (dir, lock) = claim(&parent)?;
+    async fn start_in(parent: PathBuf, settings: Vec<(String, String)>) -> Result<Self, Error> {
+        run_on_thread("postgres-start", move || {
+            let (dir, lock) = claim_directory(&parent)?;
             let options = Options::new(dir)
                 .durable(false)
                 .create_databases(true)
@@ -51,54 +51,62 @@ impl PrivatePostgres {
     }
 }
 
-fn usual_parent() -> PathBuf {
+fn default_parent() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     std::env::temp_dir().join(format!("evenkeel-tests-{uid}"))
 }
 
-/// Sweeps what others left and takes a new directory. One process at a time, so that no new one is swept.
-fn claim(parent: &Path) -> Result<(PathBuf, Lock), Error> {
+/// Removes abandoned directories, and claims a new one. A lock serialises this, so that no new directory is removed.
+fn claim_directory(parent: &Path) -> Result<(PathBuf, DirectoryLock), Error> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o711)
         .create(parent)
-        .map_err(on("make", parent))?;
+        .map_err(path_error("create", parent))?;
     let path = parent.join("lock");
     let gate = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(on("open", &path))?;
-    gate.lock().map_err(on("lock", &path))?;
-    let _gate = Lock(gate);
-    sweep(parent)?;
+        .map_err(path_error("open", &path))?;
+    gate.lock().map_err(path_error("lock", &path))?;
+    let _gate = DirectoryLock(gate);
+    remove_abandoned(parent)?;
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(to("get random numbers"))?;
-    let dir = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
-    let lock = lock(&dir)?;
+        .map_err(system_error("get random numbers"))?;
+    let dir = parent.join(format!(
+        "{DIRECTORY_PREFIX}{:016x}",
+        u64::from_ne_bytes(random)
+    ));
+    let lock = lock_directory(&dir)?;
     Ok((dir, lock))
 }
 
-/// Removes the directories that no process holds.
-fn sweep(parent: &Path) -> Result<(), Error> {
-    for entry in fs::read_dir(parent).map_err(on("read", parent))?.flatten() {
+/// Removes the directories that no process has locked.
+fn remove_abandoned(parent: &Path) -> Result<(), Error> {
+    for entry in fs::read_dir(parent)
+        .map_err(path_error("read", parent))?
+        .flatten()
+    {
         let is_one = entry
             .file_name()
             .to_str()
-            .is_some_and(|name| name.starts_with(PREFIX));
+            .is_some_and(|name| name.starts_with(DIRECTORY_PREFIX));
         let dir = entry.path();
-        if !is_one || !leftovers::at_work(&dir.join("data")).is_empty() {
+        if !is_one || !leftovers::running_processes(&dir.join("data")).is_empty() {
             continue;
         }
-        let Ok(_held) = lock(&dir) else { continue };
+        let Ok(_lock) = lock_directory(&dir) else {
+            continue;
+        };
         let socket = fs::read_to_string(dir.join("socket-at")).unwrap_or_default();
         if socket.starts_with("/tmp/evenkeel-") {
             fs::remove_dir_all(socket.trim()).ok();
         }
         if let Err(error) = fs::remove_dir_all(&dir) {
-            tracing::warn!(%error, dir = %dir.display(), "cannot sweep an old Postgres");
+            tracing::warn!(%error, dir = %dir.display(), "cannot remove an abandoned Postgres");
         }
     }
     Ok(())

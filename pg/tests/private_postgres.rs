@@ -1,9 +1,9 @@
-//! A private Postgres against the real binaries: what starts, what stops, and what is left after a kill.
+//! A private Postgres with the real binaries: starts, stops, and recovery after a kill.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a test looks at the outcome with the system's own programs, and fails when it cannot"
+    reason = "a test checks the outcome with the system's own programs, and fails when it cannot"
 )]
 
 use std::fs;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use evenkeel_pg::{Error, Options, PrivatePostgres};
 use tempfile::TempDir;
 
-/// A folder that the user of Postgres can get into, also when the tests run as root.
+/// A folder that the user of Postgres can enter, even if the tests run as root.
 fn open_folder() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
     dir
 }
 
-fn quick(dir: &Path) -> Options {
+fn fast_options(dir: &Path) -> Options {
     Options::new(dir.join("pg")).durable(false)
 }
 
@@ -60,14 +60,14 @@ fn sql(url: &str, statement: &str) -> String {
     try_sql(url, statement).expect("the statement works")
 }
 
-/// Another process that keeps a Postgres.
-struct Other {
+/// Another process that runs a Postgres.
+struct OtherProcess {
     process: Child,
     url: String,
 }
 
-impl Other {
-    fn keeps(dir: &Path) -> Self {
+impl OtherProcess {
+    fn start(dir: &Path) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_private-postgres"))
             .arg(dir.join("pg"))
             .stdout(Stdio::piped())
@@ -114,7 +114,9 @@ fn postmaster(dir: &Path) -> i32 {
 #[tokio::test]
 async fn the_role_owns_its_database_and_is_bound_by_row_level_security() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
     let url = postgres.url();
 
     let role = "SELECT rolname, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = user";
@@ -129,9 +131,11 @@ async fn the_role_owns_its_database_and_is_bound_by_row_level_security() {
 }
 
 #[tokio::test]
-async fn postgres_does_not_run_as_root_and_nobody_else_gets_in() {
+async fn postgres_does_not_run_as_root_and_other_users_cannot_connect() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
 
     let status = fs::read_to_string(format!("/proc/{}/status", postgres.pid())).unwrap();
     let uid = status
@@ -167,9 +171,9 @@ async fn a_durable_postgres_flushes() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_a_stop_and_a_start() {
+async fn data_survives_a_stop_and_a_start() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(quick(dir.path()).durable(true))
+    let postgres = PrivatePostgres::start(fast_options(dir.path()).durable(true))
         .await
         .unwrap();
     let (url, pid) = (postgres.url(), postgres.pid());
@@ -177,7 +181,9 @@ async fn what_was_written_is_there_after_a_stop_and_a_start() {
     postgres.stop().await;
     assert!(!is_alive(pid));
 
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
 
     assert_eq!(postgres.url(), url, "the address is stable");
     assert_eq!(sql(&url, "SELECT answer FROM kept"), "42");
@@ -185,14 +191,16 @@ async fn what_was_written_is_there_after_a_stop_and_a_start() {
 }
 
 #[tokio::test]
-async fn a_killed_keeper_takes_its_postgres_along_and_nothing_acknowledged_is_lost() {
+async fn a_killed_owner_ends_its_postgres_and_committed_data_survives() {
     let dir = open_folder();
-    let other = Other::keeps(dir.path());
+    let other = OtherProcess::start(dir.path());
     sql(&other.url, "CREATE TABLE kept AS SELECT 42 AS answer");
     let pid = postmaster(dir.path());
     let url = other.kill();
 
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
 
     assert!(
         !is_alive(pid),
@@ -204,9 +212,11 @@ async fn a_killed_keeper_takes_its_postgres_along_and_nothing_acknowledged_is_lo
 }
 
 #[tokio::test]
-async fn a_killed_postgres_leaves_files_that_do_not_hinder_the_next() {
+async fn files_of_a_killed_postgres_do_not_prevent_a_start() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
     sql(&postgres.url(), "CREATE TABLE kept AS SELECT 42 AS answer");
     sql(&postgres.admin_url(), "CHECKPOINT");
     let pid = postgres.pid();
@@ -214,9 +224,9 @@ async fn a_killed_postgres_leaves_files_that_do_not_hinder_the_next() {
         .args(["-KILL", &pid.to_string()])
         .status()
         .unwrap();
-    assert!(postgres.ended().await.is_some());
+    assert!(postgres.wait_for_end().await.is_some());
     drop(postgres);
-    // The number now belongs to a process that has nothing to do with Postgres: ours.
+    // The process id now belongs to an unrelated process: this one.
     let file = dir.path().join("pg/data/postmaster.pid");
     let stale = fs::read_to_string(&file).unwrap();
     fs::write(
@@ -225,36 +235,42 @@ async fn a_killed_postgres_leaves_files_that_do_not_hinder_the_next() {
     )
     .unwrap();
 
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
 
     assert_eq!(sql(&postgres.url(), "SELECT answer FROM kept"), "42");
     postgres.stop().await;
 }
 
 #[tokio::test]
-async fn a_second_keeper_is_told_who_the_first_is() {
+async fn a_second_start_names_the_running_process() {
     let dir = open_folder();
-    let other = Other::keeps(dir.path());
+    let other = OtherProcess::start(dir.path());
 
-    let error = PrivatePostgres::start(quick(dir.path())).await.unwrap_err();
+    let error = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap_err();
 
     let text = error.to_string();
-    let holder = format!("process {} keeps a Postgres there", other.process.id());
+    let holder = format!("process {} runs a Postgres there", other.process.id());
     assert!(text.contains(&holder), "{text}");
     assert_eq!(sql(&other.url, "SELECT 1"), "1", "the first goes on");
-    let kept = PrivatePostgres::kept_elsewhere(&dir.path().join("pg")).unwrap();
-    assert_eq!(kept.as_ref(), Some(&other.url), "a tool finds it");
+    let running = PrivatePostgres::find_running(&dir.path().join("pg")).unwrap();
+    assert_eq!(running.as_ref(), Some(&other.url), "its URL is found");
     other.kill();
-    let kept = PrivatePostgres::kept_elsewhere(&dir.path().join("pg")).unwrap();
-    assert_eq!(kept, None);
+    let running = PrivatePostgres::find_running(&dir.path().join("pg")).unwrap();
+    assert_eq!(running, None);
     let pid = postmaster(dir.path());
-    eventually("Postgres ends after its keeper", || !is_alive(pid));
+    eventually("Postgres ends after its owner", || !is_alive(pid));
 }
 
 #[tokio::test]
 async fn dropping_the_handle_stops_postgres() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
     let pid = postgres.pid();
     drop(postgres);
     assert!(!is_alive(pid));
@@ -263,8 +279,10 @@ async fn dropping_the_handle_stops_postgres() {
 #[tokio::test]
 async fn the_end_of_postgres_is_noticed() {
     let dir = open_folder();
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
-    let ended = postgres.ended();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
+    let ended = postgres.wait_for_end();
     Command::new("kill")
         .args(["-QUIT", &postgres.pid().to_string()])
         .status()
@@ -273,13 +291,15 @@ async fn the_end_of_postgres_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_made_halfway_is_made_anew() {
+async fn an_unfinished_cluster_is_created_again() {
     let dir = open_folder();
     let unfinished = dir.path().join("pg/data.new/base");
     fs::create_dir_all(&unfinished).unwrap();
     fs::write(unfinished.join("1"), "half").unwrap();
 
-    let postgres = PrivatePostgres::start(quick(dir.path())).await.unwrap();
+    let postgres = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap();
 
     assert_eq!(sql(&postgres.url(), "SELECT 1"), "1");
     assert!(!dir.path().join("pg/data.new").exists());
@@ -287,7 +307,7 @@ async fn a_cluster_that_was_made_halfway_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_closed_to_postgres_or_far_away_works_all_the_same() {
+async fn an_inaccessible_or_long_path_works() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let far = dir.path().join("far away").join("x".repeat(100));
@@ -314,35 +334,37 @@ async fn a_folder_that_is_closed_to_postgres_or_far_away_works_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_data_directory_of_somebody_else_is_refused() {
+async fn a_data_directory_of_another_user_is_refused() {
     let dir = open_folder();
     let data = dir.path().join("pg/data");
     let is_root =
         fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0);
     if is_root {
-        fs::create_dir_all(&data).unwrap(); // Root's, where it must be that of the user of Postgres.
+        fs::create_dir_all(&data).unwrap(); // Belongs to root instead of the user of Postgres.
     } else {
         fs::create_dir_all(dir.path().join("pg")).unwrap();
         std::os::unix::fs::symlink("/etc", &data).unwrap();
-        return; // An ordinary user cannot make a folder that belongs to somebody else.
+        return; // Only root can create a folder of another user.
     }
 
-    let error = PrivatePostgres::start(quick(dir.path())).await.unwrap_err();
+    let error = PrivatePostgres::start(fast_options(dir.path()))
+        .await
+        .unwrap_err();
 
     assert!(
         matches!(error, Error::WrongOwner { owner: 0, .. }),
         "{error}"
     );
     assert!(
-        error.to_string().contains("mend it with `chown -R "),
+        error.to_string().contains("fix it with `chown -R "),
         "{error}"
     );
 }
 
 #[tokio::test]
-async fn a_setting_that_postgres_refuses_is_shown_with_its_words() {
+async fn a_rejected_setting_is_shown_with_the_log() {
     let dir = open_folder();
-    let options = quick(dir.path()).setting("shared_buffers", "plenty");
+    let options = fast_options(dir.path()).setting("shared_buffers", "plenty");
     let error = PrivatePostgres::start(options)
         .await
         .unwrap_err()
@@ -356,7 +378,7 @@ async fn a_setting_that_postgres_refuses_is_shown_with_its_words() {
 #[tokio::test]
 async fn without_binaries_the_package_is_named() {
     let dir = open_folder();
-    let options = quick(dir.path()).binaries_in(dir.path());
+    let options = fast_options(dir.path()).binaries_in(dir.path());
     let error = PrivatePostgres::start(options)
         .await
         .unwrap_err()
@@ -368,23 +390,23 @@ async fn without_binaries_the_package_is_named() {
 }
 
 #[tokio::test]
-async fn a_throwaway_leaves_nothing_and_the_next_sweeps_what_a_killed_one_left() {
+async fn a_throwaway_removes_itself_and_abandoned_ones() {
     let dir = open_folder();
     let left = dir.path().join("postgres-0000000000000000");
     fs::create_dir_all(left.join("data")).unwrap();
 
     let postgres = PrivatePostgres::throwaway_in(dir.path()).await.unwrap();
 
-    assert!(!left.exists(), "swept");
+    assert!(!left.exists(), "removed");
     assert_eq!(sql(&postgres.url(), "SHOW fsync"), "off");
     sql(&postgres.url(), "CREATE DATABASE one_more");
-    let beside = PrivatePostgres::throwaway_in(dir.path()).await.unwrap();
+    let second = PrivatePostgres::throwaway_in(dir.path()).await.unwrap();
     assert_eq!(
         sql(&postgres.url(), "SELECT 1"),
         "1",
-        "what is in use is not swept"
+        "a Postgres in use is not removed"
     );
-    beside.stop().await;
+    second.stop().await;
     postgres.stop().await;
     let names: Vec<_> = fs::read_dir(dir.path())
         .unwrap()

@@ -1,9 +1,11 @@
-//! What is said southbound: the protocols between the server and the nodes.
+//! Protocols between the server and the nodes.
 //!
-//! The code under `generated/` is made from `proto/*.proto` by the test `generated_code_is_current`; run it with
-//! `UPDATE_GENERATED=1` to make it anew.
+//! The test `generated_code_is_current` generates the code below `generated/` from `proto/*.proto`.
+//! Run `make generate` to update it.
 
-/// What our own agent and the server say to each other (`evenkeel.agent.v1`).
+#![warn(missing_docs)]
+
+/// Protocol of the Evenkeel agent (`evenkeel.agent.v1`).
 pub mod agent {
     #![expect(
         clippy::pedantic,
@@ -15,7 +17,8 @@ pub mod agent {
     include!("generated/evenkeel.agent.v1.rs");
 }
 
-/// What the ancestor's node agents say of their machine (`hostmgr_southbound_proto`).
+/// Protocol of EIM agents that report hardware and status of a machine
+/// (`hostmgr_southbound_proto`).
 pub mod hostmgr {
     #![expect(
         clippy::pedantic,
@@ -27,7 +30,7 @@ pub mod hostmgr {
     include!("generated/hostmgr_southbound_proto.rs");
 }
 
-/// What the ancestor's agents and the server say to each other (`maintmgr.v1`).
+/// Protocol of EIM agents that update a machine (`maintmgr.v1`).
 pub mod maintmgr {
     #![expect(
         clippy::pedantic,

@@ -1,4 +1,4 @@
-//! Where a registry is and how it is entered.
+//! Address of a registry and the credentials, proxy and limits to use with it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use secrecy::SecretString;
 use url::Url;
 
-use crate::error::{Got, RegistryError, malformed};
+use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::layout::Layout;
 use crate::limits::Limits;
 use crate::oci::OciRegistry;
 use crate::source::Registry;
 
-/// Where a registry is. It is written `https://host`, `http://host` or `oci:/folder`.
+/// Address of a registry, written as `https://host`, `http://host` or `oci:/folder`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// In the network.
+    /// Base URL of a registry that speaks the OCI distribution protocol.
     Http(Url),
     /// A folder in OCI image layout.
     Layout(PathBuf),
@@ -28,7 +28,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.strip_prefix("oci:") {
-            Some("") => Err(malformed("address", "it names no folder")),
+            Some("") => Err(malformed("address", "it does not name a folder")),
             Some(folder) => Ok(Self::Layout(PathBuf::from(folder))),
             None => {
                 let url =
@@ -49,12 +49,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whether an address can be the base of others.
-pub(crate) fn check_base(url: &Url) -> Got<()> {
+/// Checks that a URL can be the base of other addresses.
+pub(crate) fn check_base(url: &Url) -> RegistryResult<()> {
     let why = if !matches!(url.scheme(), "https" | "http") {
         "it must begin with https://, http:// or oci:"
     } else if url.host_str().is_none_or(str::is_empty) {
-        "it names no host"
+        "it does not name a host"
     } else if !url.username().is_empty() || url.password().is_some() {
         "it must not name a user or a password; they have their own settings"
     } else if url.query().is_some() || url.fragment().is_some() {
@@ -65,25 +65,26 @@ pub(crate) fn check_base(url: &Url) -> Got<()> {
     Err(malformed("address", why))
 }
 
-/// As whom a registry is asked.
+/// Credentials for a registry.
 #[derive(Clone, Debug, Default)]
 pub enum Credentials {
-    /// As nobody.
+    /// Anonymous access.
     #[default]
     None,
-    /// As a user with a password, whether the registry takes them itself or gives a token for them.
+    /// User and password. They are sent to the registry itself or to its token server, whichever
+    /// the registry asks for.
     Basic {
-        /// The user.
+        /// Name of the user.
         username: String,
-        /// The password.
+        /// Password of the user.
         password: SecretString,
     },
-    /// With a token that was given beforehand.
+    /// A bearer token that was obtained beforehand.
     Token(SecretString),
 }
 
 impl Credentials {
-    /// As a user with a password.
+    /// Credentials of a user with a password.
     pub fn basic(username: impl Into<String>, password: impl Into<String>) -> Self {
         Self::Basic {
             username: username.into(),
@@ -91,25 +92,25 @@ impl Credentials {
         }
     }
 
-    /// With a token that was given beforehand.
+    /// Credentials that consist of a bearer token.
     pub fn token(token: impl Into<String>) -> Self {
         Self::Token(SecretString::from(token.into()))
     }
 }
 
-/// Through what the network is reached. This machine itself is always reached directly.
+/// Proxy for connections to other machines. Loopback addresses are always reached directly.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Proxy {
-    /// As `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` say.
+    /// Use `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
     #[default]
     Environment,
-    /// Directly.
+    /// Connect directly.
     None,
-    /// Through this one.
+    /// Use the proxy at this URL.
     Through(Url),
 }
 
-/// The address of a proxy may have a password in it, which is not shown.
+/// Prints only the origin of the proxy: its URL may contain a password.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -123,7 +124,7 @@ impl fmt::Debug for Proxy {
 impl FromStr for Proxy {
     type Err = RegistryError;
 
-    /// Reads `none` or the address of a proxy.
+    /// Reads `none` or the URL of a proxy.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "none" {
             return Ok(Self::None);
@@ -137,26 +138,26 @@ impl FromStr for Proxy {
     }
 }
 
-/// All that is needed to enter a registry.
+/// Everything that is needed to connect to a registry.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Where it is.
+    /// Address of the registry.
     pub address: Address,
-    /// Whether it may be asked without TLS.
+    /// Whether connections without TLS are allowed.
     pub plain_http: bool,
-    /// As whom.
+    /// Credentials to use.
     pub credentials: Credentials,
-    /// The only authorities that may vouch for it, as PEM; without, those of the system.
+    /// CA certificates (PEM) that replace the system roots, if set.
     pub ca_pem: Option<Vec<u8>>,
-    /// Through what it is reached.
+    /// Proxy to use.
     pub proxy: Proxy,
-    /// How much is taken from it.
+    /// Limits on sizes, times and retries.
     pub limits: Limits,
 }
 
 impl Access {
-    /// The usual way into what is at an address: as nobody, with TLS.
-    pub fn to(address: Address) -> Self {
+    /// Anonymous access to an address, with TLS and the default limits.
+    pub fn new(address: Address) -> Self {
         Self {
             address,
             plain_http: false,
@@ -168,8 +169,8 @@ impl Access {
     }
 }
 
-/// Opens a registry. Nothing is asked yet.
-pub fn open(access: &Access) -> Got<Arc<dyn Registry>> {
+/// Opens a registry. This sends no request yet.
+pub fn open(access: &Access) -> RegistryResult<Arc<dyn Registry>> {
     match &access.address {
         Address::Http(_) => Ok(Arc::new(OciRegistry::new(access)?)),
         Address::Layout(folder) => Ok(Arc::new(Layout::open(folder, &access.limits)?)),
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_names_no_secrets_and_nothing_else_than_a_place() {
+    fn an_address_holds_no_secrets_and_nothing_but_a_location() {
         for text in [
             "",
             "oci:",
@@ -213,13 +214,13 @@ mod tests {
 
     #[test]
     fn a_password_is_not_shown() {
-        let shown = format!("{:?}", Credentials::basic("somebody", "open sesame"));
-        assert!(!shown.contains("sesame"), "{shown}");
-        let shown = format!("{:?}", Credentials::token("open sesame"));
-        assert!(!shown.contains("sesame"), "{shown}");
+        let text = format!("{:?}", Credentials::basic("somebody", "open sesame"));
+        assert!(!text.contains("sesame"), "{text}");
+        let text = format!("{:?}", Credentials::token("open sesame"));
+        assert!(!text.contains("sesame"), "{text}");
         let proxy = "http://somebody:sesame@proxy.example:3128".parse::<Proxy>();
-        let shown = format!("{:?}", proxy.unwrap());
-        assert_eq!(shown, "Through(http://proxy.example:3128)");
+        let text = format!("{:?}", proxy.unwrap());
+        assert_eq!(text, "Through(http://proxy.example:3128)");
     }
 
     #[test]

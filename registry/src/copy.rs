@@ -1,7 +1,7 @@
 //! Copies operating systems from one registry to another.
 //!
-//! What is there already is not copied again, so a copy that was killed is carried on. In the new place a tag appears only
-//! when everything that it leads to is there.
+//! Blobs that exist in the target are not copied again, so an interrupted copy can be continued. A
+//! tag appears in the target only after everything it refers to.
 
 mod files;
 pub(crate) mod origin;
@@ -10,142 +10,144 @@ mod transfer;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use evenkeel_domain::os::revision::Wanted;
+use evenkeel_domain::os::revision::RevisionSelector;
 use url::Url;
 
 use crate::digest::Digest;
-use crate::error::{Class, Got, RegistryError};
+use crate::error::{ErrorClass, RegistryError, RegistryResult};
 use crate::finding::{Finding, FindingKind};
 use crate::layout::Layout;
-use crate::oci::web::Web;
-use crate::source::{At, Manifest, Registry, Repository, Tag, Tagged};
+use crate::oci::web::WebClient;
+use crate::source::{Manifest, ManifestRef, Registry, Repository, Tag, TagAssignment};
 use crate::trust::SigningKey;
-use files::Files;
+use files::FilesResult;
 use transfer::Transfer;
 
-pub(crate) use files::{FILE_TYPE, Named, Role, named};
-pub use files::{FILES_TYPE, files_of, image_digest, title_of};
+pub(crate) use files::{FILE_TYPE, ProfileFile, Role, collect_profile_files};
+pub use files::{FILES_TYPE, file_title, files_repository, image_digest};
 
-/// Is told how far something is.
-pub trait Tell: Send {
-    /// What is done now, and how much of it.
-    fn step(&mut self, what: &str, done: u64, of: u64);
+/// Receives the progress of a long operation.
+pub trait ProgressReporter: Send {
+    /// Reports the current item and its number among all items.
+    fn report(&mut self, what: &str, done: u64, total: u64);
 }
 
-/// Nobody is told.
-impl Tell for () {
-    fn step(&mut self, _: &str, _: u64, _: u64) {}
+/// Discards all progress reports.
+impl ProgressReporter for () {
+    fn report(&mut self, _: &str, _: u64, _: u64) {}
 }
 
-/// Where operating systems are copied from.
+/// Source of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Upstream<'a> {
-    /// Where the profiles lie.
+    /// Registry that has the profiles.
     pub registry: &'a dyn Registry,
-    /// For files that lie beside the registry; without, such files are left out.
-    pub web: Option<&'a Web>,
-    /// What stands before the name of a profile to make its repository. It is the same in the new place.
+    /// Client for files outside of the registry. Without it such files are not copied.
+    pub web: Option<&'a WebClient>,
+    /// Prefix of the repositories of profiles. It is the same in the target.
     pub prefix: &'a str,
-    /// Where files lie that a profile names without a host.
+    /// Base URL of files whose address in a profile has no host.
     pub files_url: Option<&'a Url>,
 }
 
-/// What is copied.
+/// What to copy and how.
 #[derive(Clone, Debug)]
-pub struct Selection {
-    /// The names of the profiles.
+pub struct CopyOptions {
+    /// Names of the profiles.
     pub profiles: Vec<String>,
-    /// Which of their revisions.
-    pub wanted: Wanted,
-    /// Whether images are copied too, and not only what describes them.
-    pub images: bool,
-    /// A folder for what was begun.
-    pub work: PathBuf,
-    /// Signs all that is copied. Signatures that are there are copied in any case.
+    /// Revisions of these profiles.
+    pub revision_filter: RevisionSelector,
+    /// Whether images are copied too, not only the documents that describe them.
+    pub with_images: bool,
+    /// Folder for partial downloads.
+    pub work_dir: PathBuf,
+    /// Key to sign everything that is copied. Existing signatures are copied in any case.
     pub key: Option<SigningKey>,
 }
 
-/// What was copied.
+/// Result of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Copied {
-    /// How many revisions of profiles have their tags now.
+pub struct CopySummary {
+    /// Number of profile revisions whose tags are set now.
     pub revisions: u64,
-    /// How many contents were carried over.
+    /// Number of blobs that were copied.
     pub blobs: u64,
-    /// How long these were together.
+    /// Total size of the copied blobs in bytes.
     pub bytes: u64,
-    /// How many contents were there already.
+    /// Number of blobs that existed in the target already.
     pub present: u64,
-    /// What was left out and why, each with the repository and the tag that it is about.
+    /// What was left out and why, with the repository and tag it concerns.
     pub findings: Vec<(String, Finding)>,
 }
 
-/// Why something could not be moved.
+/// Error of copying, publishing or bundling.
 #[derive(Debug, thiserror::Error)]
-pub enum MoveError {
-    /// A registry did not do what was asked of it.
+pub enum CopyError {
+    /// A request to a registry failed.
     #[error("{what}")]
     Registry {
-        /// What it was about.
+        /// The item that was requested.
         what: String,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         error: RegistryError,
     },
     /// A file could not be read or written.
     #[error("cannot {doing} {}", .path.display())]
     File {
-        /// What was to be done with it.
+        /// The operation that failed, as a verb.
         doing: &'static str,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         error: io::Error,
     },
-    /// A bundle is not whole, or holds what no bundle may hold.
+    /// A bundle is incomplete or contains something that is not part of a layout.
     #[error("the bundle cannot be used: {0}")]
     Bundle(String),
-    /// A revision is there already and is something else.
+    /// The revision exists in the target with other contents.
     #[error(
-        "{repository}:{tag} is there already with other contents ({found}); a revision is published once"
+        "{repository}:{tag} already exists with other contents ({existing}); a revision can be published only once"
     )]
-    Taken {
-        /// Where.
+    Exists {
+        /// Repository of the revision.
         repository: Repository,
-        /// Under which tag.
+        /// Tag of the revision.
         tag: Tag,
-        /// What is there.
-        found: Digest,
+        /// Digest of the existing manifest.
+        existing: Digest,
     },
     /// One revision was to be published under the name of another.
-    #[error("{tag} is another revision than {revision}; other tags are names as main")]
+    #[error(
+        "{tag} is the name of another revision than {revision}; additional tags must be names such as main"
+    )]
     OtherRevision {
-        /// What is published.
+        /// Revision to publish.
         revision: Tag,
-        /// What else it was to be called.
+        /// The conflicting additional tag.
         tag: Tag,
     },
-    /// There is nothing to move.
-    #[error("there is no revision that fits of any of these profiles: {0}")]
-    Nothing(String),
+    /// No revision matches, so there is nothing to copy.
+    #[error("none of these profiles has a matching revision: {0}")]
+    NoRevisions(String),
 }
 
-impl MoveError {
-    /// Says what a registry was asked about when it failed.
+impl CopyError {
+    /// Adds the item that was requested to an error of a registry.
     pub(crate) fn about(what: impl std::fmt::Display) -> impl FnOnce(RegistryError) -> Self {
         let what = what.to_string();
         move |error| Self::Registry { what, error }
     }
 
-    /// Says what was done with a file when that failed.
+    /// Adds the operation and the path to an error of the file system.
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |error| Self::File { doing, path, error }
     }
 }
 
-/// One revision of a profile that is copied.
+/// A revision of a profile that is being copied.
 #[derive(Clone, Debug)]
 struct Revision {
     repository: Repository,
@@ -154,7 +156,7 @@ struct Revision {
 }
 
 impl Revision {
-    /// How it is called where people are told something about it.
+    /// Name of the revision in findings.
     fn name(&self) -> String {
         format!("{}:{}", self.repository, self.tag)
     }
@@ -163,149 +165,153 @@ impl Revision {
 /// Copies profiles with their signatures and files.
 ///
 /// # Errors
-/// A registry could not be asked or a file not be written: what was carried over stays, and the same call carries on.
-/// What lies in the old place and cannot be used is no error but a finding. So is a file beside the registry that
-/// cannot be had. If that is an image and may be had another time, its revision is left as it is in the new place.
+/// A registry cannot be reached or a file cannot be written. What was copied stays, and the same
+/// call continues from there. Unusable content in the source is not an error but a finding, and so
+/// is a file outside of the registry that cannot be fetched. If such a file is an image and the
+/// failure is transient, the revision is not changed in the target.
 pub async fn copy(
     from: &Upstream<'_>,
     to: &dyn Registry,
-    what: &Selection,
-    tell: &mut dyn Tell,
-) -> Result<Copied, MoveError> {
-    let make = std::fs::create_dir_all(&what.work);
-    make.map_err(MoveError::file("make the folder", &what.work))?;
-    let mut copied = Copied::default();
-    let planned = plan(from, what, &mut copied).await?;
+    what: &CopyOptions,
+    progress: &mut dyn ProgressReporter,
+) -> Result<CopySummary, CopyError> {
+    let make = std::fs::create_dir_all(&what.work_dir);
+    make.map_err(CopyError::file("make the folder", &what.work_dir))?;
+    let mut copied = CopySummary::default();
+    let planned = plan_revisions(from, what, &mut copied).await?;
     let mut transfer = Transfer {
-        work: Some(&what.work),
+        work_dir: Some(&what.work_dir),
         key: what.key.as_ref(),
-        copied,
-        ..Transfer::between(from.registry, to)
+        report: copied,
+        ..Transfer::new(from.registry, to)
     };
     let (mut tags, mut is_some_later) = (Vec::new(), false);
-    let of = planned.len() as u64;
+    let total = planned.len() as u64;
     for (done, (repository, tag)) in (0..).zip(planned) {
-        tell.step(&format!("{repository}:{tag}"), done, of);
-        let at = At::Tag(tag.clone());
-        let found = from.registry.manifest(&repository, &at).await;
-        let found = usable(found, &repository, Some(&tag), &mut transfer.copied)?;
-        let Some(Some(manifest)) = found else {
+        progress.report(&format!("{repository}:{tag}"), done, total);
+        let at = ManifestRef::Tag(tag.clone());
+        let fetched = from.registry.manifest(&repository, &at).await;
+        let fetched = or_finding(fetched, &repository, Some(&tag), &mut transfer.report)?;
+        let Some(Some(manifest)) = fetched else {
             continue;
         };
-        let one = Revision {
+        let rev = Revision {
             repository,
             tag,
             manifest,
         };
-        match transfer.files(from, what.images, &one).await? {
-            Files::There(files) => tags.extend(files),
-            Files::Later => {
+        match transfer.copy_files(from, what.with_images, &rev).await? {
+            FilesResult::Copied(files) => tags.extend(files),
+            FilesResult::Deferred => {
                 is_some_later = true;
                 continue;
             }
         }
-        let tagged = transfer.artefact(&one.repository, &one.tag, &one.manifest);
+        let tagged = transfer.copy_artifact(&rev.repository, &rev.tag, &rev.manifest);
         tags.push(tagged.await?);
-        transfer.copied.revisions += 1;
+        transfer.report.revisions += 1;
     }
     if tags.is_empty() && !is_some_later {
-        return Err(MoveError::Nothing(what.profiles.join(", ")));
+        return Err(CopyError::NoRevisions(what.profiles.join(", ")));
     }
-    tell.step("tags", of, of);
-    give(to, &tags).await?;
-    transfer.forget_notes().await;
-    Ok(transfer.copied)
+    progress.report("tags", total, total);
+    push_tags(to, &tags).await?;
+    transfer.remove_size_files().await;
+    Ok(transfer.report)
 }
 
-/// Gives tags to what came by its digest.
-async fn give(to: &dyn Registry, tags: &[Tagged]) -> Result<(), MoveError> {
-    to.give(tags).await.map_err(|(number, error)| {
-        let one = number.and_then(|number| tags.get(number));
-        let what = one.map_or_else(
+/// Sets tags on manifests that were pushed by digest.
+async fn push_tags(to: &dyn Registry, tags: &[TagAssignment]) -> Result<(), CopyError> {
+    to.push_tags(tags).await.map_err(|(number, error)| {
+        let assignment = number.and_then(|number| tags.get(number));
+        let what = assignment.map_or_else(
             || "the tags".to_owned(),
-            |one| format!("{}:{}", one.repository, one.tag),
+            |assignment| format!("{}:{}", assignment.repository, assignment.tag),
         );
-        MoveError::about(what)(error)
+        CopyError::about(what)(error)
     })
 }
 
-/// Copies all that lies in a layout, byte for byte.
+/// Copies the whole content of a layout, byte for byte.
 ///
 /// # Errors
 /// As [`copy`].
-pub async fn everything(
+pub async fn copy_layout(
     from: &Layout,
     to: &dyn Registry,
-    tell: &mut dyn Tell,
-) -> Result<Copied, MoveError> {
+    progress: &mut dyn ProgressReporter,
+) -> Result<CopySummary, CopyError> {
     let tags = from
         .all_tags()
         .await
-        .map_err(MoveError::about("the layout"))?;
-    let mut transfer = Transfer::between(from, to);
-    let of = tags.len() as u64;
+        .map_err(CopyError::about("the layout"))?;
+    let mut transfer = Transfer::new(from, to);
+    let total = tags.len() as u64;
     let mut signatures = Vec::new();
     let mut others = Vec::new();
     for (done, (repository, tag)) in (0..).zip(tags) {
         let name = format!("{repository}:{tag}");
-        tell.step(&name, done, of);
-        let manifest = from.manifest(&repository, &At::Tag(tag.clone())).await;
-        let manifest = manifest.map_err(MoveError::about(&name))?;
-        let manifest = manifest.ok_or(MoveError::Nothing(name))?;
-        transfer.contents(&repository, &manifest).await?;
-        if let Some(digest) = signed_by(&tag) {
+        progress.report(&name, done, total);
+        let manifest = from
+            .manifest(&repository, &ManifestRef::Tag(tag.clone()))
+            .await;
+        let manifest = manifest.map_err(CopyError::about(&name))?;
+        let manifest = manifest.ok_or(CopyError::NoRevisions(name))?;
+        transfer.copy_blobs(&repository, &manifest).await?;
+        if let Some(digest) = signed_digest(&tag) {
             signatures.push((repository, digest));
             continue;
         }
         let push = to.push_manifest(&repository, None, &manifest).await;
         let name = format!("{repository}@{}", manifest.digest);
-        push.map_err(MoveError::about(name))?;
-        others.push(Tagged {
+        push.map_err(CopyError::about(name))?;
+        others.push(TagAssignment {
             repository,
             tag,
             digest: manifest.digest,
         });
     }
-    tell.step("tags", of, of);
+    progress.report("tags", total, total);
     let mut first = Vec::new();
     for (repository, digest) in &signatures {
-        first.extend(transfer.signatures(repository, digest).await?);
+        first.extend(transfer.copy_signatures(repository, digest).await?);
     }
-    give(to, &first).await?;
-    give(to, &others).await?;
-    let is_profile = |one: &&Tagged| !one.repository.as_str().ends_with("/files");
-    transfer.copied.revisions = others.iter().filter(is_profile).count() as u64;
-    Ok(transfer.copied)
+    push_tags(to, &first).await?;
+    push_tags(to, &others).await?;
+    let is_profile =
+        |assignment: &&TagAssignment| !assignment.repository.as_str().ends_with("/files");
+    transfer.report.revisions = others.iter().filter(is_profile).count() as u64;
+    Ok(transfer.report)
 }
 
-/// Which artefact the signatures under a tag are of; none if it is no tag of signatures.
-fn signed_by(tag: &Tag) -> Option<Digest> {
+/// Digest of the artifact that a signature tag belongs to; `None` for any other tag.
+fn signed_digest(tag: &Tag) -> Option<Digest> {
     let hex = tag.as_str().strip_prefix("sha256-")?.strip_suffix(".sig")?;
     Digest::from_hex(hex).ok()
 }
 
-/// Asks which revisions there are. What is wrong with one profile does not keep the others from being copied.
-async fn plan(
+/// Selects the revisions to copy. A problem of one profile does not block the others.
+async fn plan_revisions(
     from: &Upstream<'_>,
-    what: &Selection,
-    copied: &mut Copied,
-) -> Result<Vec<(Repository, Tag)>, MoveError> {
+    what: &CopyOptions,
+    copied: &mut CopySummary,
+) -> Result<Vec<(Repository, Tag)>, CopyError> {
     let mut planned = Vec::new();
     for name in &what.profiles {
         let repository = format!("{}{name}", from.prefix);
-        let about = MoveError::about(&repository);
+        let about = CopyError::about(&repository);
         let repository: Repository = repository.parse().map_err(about)?;
         let tags = from.registry.tags(&repository).await;
-        let Some(tags) = usable(tags, &repository, None, copied)? else {
+        let Some(tags) = or_finding(tags, &repository, None, copied)? else {
             continue;
         };
         let before = planned.len();
-        let wanted = tags
+        let matching = tags
             .into_iter()
-            .filter(|tag| what.wanted.admits(tag.as_str()));
-        planned.extend(wanted.map(|tag| (repository.clone(), tag)));
+            .filter(|tag| what.revision_filter.admits(tag.as_str()));
+        planned.extend(matching.map(|tag| (repository.clone(), tag)));
         if planned.len() == before {
-            let message = format!("no revision fits {}", what.wanted);
+            let message = format!("no revision matches {}", what.revision_filter);
             let finding = Finding::new(FindingKind::NotThere, message);
             copied.findings.push((repository.to_string(), finding));
         }
@@ -313,40 +319,40 @@ async fn plan(
     Ok(planned)
 }
 
-/// What was got; none and a finding where something is wrong with the thing itself.
-fn usable<T>(
-    got: Got<T>,
+/// Turns a permanent error into a finding and `None`; returns other errors.
+fn or_finding<T>(
+    got: RegistryResult<T>,
     repository: &Repository,
     tag: Option<&Tag>,
-    copied: &mut Copied,
-) -> Result<Option<T>, MoveError> {
+    copied: &mut CopySummary,
+) -> Result<Option<T>, CopyError> {
     let name = tag.map_or_else(
         || repository.to_string(),
         |tag| format!("{repository}:{tag}"),
     );
     match got {
         Ok(got) => Ok(Some(got)),
-        Err(error) if error.class() == Class::Lasting => {
-            copied.findings.push((name, finding_of(&error)));
+        Err(error) if error.class() == ErrorClass::Permanent => {
+            copied.findings.push((name, to_finding(&error)));
             Ok(None)
         }
-        Err(error) => Err(MoveError::about(name)(error)),
+        Err(error) => Err(CopyError::about(name)(error)),
     }
 }
 
-/// An error of a registry as it is told to people.
-pub fn finding_of(error: &RegistryError) -> Finding {
+/// Converts an error of a registry into a finding for users.
+pub fn to_finding(error: &RegistryError) -> Finding {
     let kind = match error {
         RegistryError::Unreachable(_) | RegistryError::Stalled | RegistryError::Io(_) => {
             FindingKind::Unreachable
         }
         RegistryError::Busy { .. } => FindingKind::Busy,
         RegistryError::Denied => FindingKind::Denied,
-        RegistryError::NotThere | RegistryError::Status(_) => FindingKind::NotThere,
+        RegistryError::NotFound | RegistryError::Status(_) => FindingKind::NotThere,
         RegistryError::TooLarge { .. } => FindingKind::TooLarge,
         RegistryError::WrongDigest { .. } => FindingKind::WrongDigest,
         RegistryError::Malformed { .. } => FindingKind::NotAProfile,
-        RegistryError::Elsewhere(_) => FindingKind::AddressNotAllowed,
+        RegistryError::ForbiddenAddress(_) => FindingKind::AddressNotAllowed,
     };
     Finding::new(kind, error.to_string())
 }

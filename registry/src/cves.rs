@@ -1,8 +1,8 @@
-//! Which vulnerabilities an image has, or has no more: the documents that are published about them.
+//! Published documents about the vulnerabilities that an image has or no longer has.
 
+mod list_builder;
 mod osv;
 mod oval;
-mod sorted;
 mod streams;
 
 use std::collections::HashSet;
@@ -12,212 +12,230 @@ use std::io::BufReader;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use self::streams::Streams;
+use self::streams::MultiStreamReader;
 use crate::finding::{Finding, FindingKind};
-use crate::packages::kept;
+use crate::packages::strict_json;
 
-/// The largest document as it travels, in bytes.
-pub const MAX_BYTES: usize = 64 * 1024 * 1024;
+/// Largest document as transferred, in bytes.
+pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
-/// The largest document when it is unpacked, in bytes. It is read as a stream and never kept.
-pub const MAX_UNPACKED: u64 = 1024 * 1024 * 1024;
+/// Largest document after decompression, in bytes. It is read as a stream.
+pub const MAX_UNPACKED_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// The longest list that is made, in bytes.
-pub const MAX_JSON: usize = 8 * 1024 * 1024;
+/// Largest JSON list that is produced, in bytes.
+pub const MAX_JSON_BYTES: usize = 8 * 1024 * 1024;
 
-/// What is known about vulnerabilities.
+/// A list of vulnerabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cves {
-    /// A JSON array of `{cve_id, priority, affected_packages}` as text.
+pub struct CveList {
+    /// JSON array of `{cve_id, priority, affected_packages}`.
     pub json: String,
-    /// Whether some are missing: there are more than have room, or than could be read.
-    pub cut: bool,
+    /// Whether entries are missing, because the list is too long or part of the document was
+    /// skipped.
+    pub is_truncated: bool,
 }
 
-/// The list of vulnerabilities as the ancestor writes it. One in that form stays as it is, byte for byte, if it has room,
-/// but for a byte order mark before it. Documents of OSV (one, a list, or `vulns`) and of OVAL (also packed by bzip2) are
-/// brought to it, sorted by id. If it is known which packages the image has, what concerns only others is left out; what
-/// names no package at all stays, and so does what names only the sources that packages are built from.
+/// Reads a CVE document and converts it to a list in EIM's format.
+///
+/// A list in EIM's format is not changed, except that a byte order mark is removed, unless it is
+/// too long. OSV documents (a record, a list, or `vulns`) and OVAL documents (also compressed with
+/// bzip2) are converted and sorted by ID. If `installed` is given, vulnerabilities that affect only
+/// other packages are left out. Entries that name no package stay, and so do entries that name only
+/// source packages.
 ///
 /// # Errors
-/// It is none of these, or too large.
+/// The document has none of these formats, or it is too large.
 #[expect(
     clippy::implicit_hasher,
-    reason = "nobody hashes names of packages in another way"
+    reason = "callers use the default hasher for package names"
 )]
-pub fn cves(body: &[u8], of: Option<&HashSet<String>>) -> Result<Cves, Finding> {
-    read(body, of, MAX_UNPACKED)
+pub fn read_cves(body: &[u8], installed: Option<&HashSet<String>>) -> Result<CveList, Finding> {
+    read_bounded(body, installed, MAX_UNPACKED_BYTES)
 }
 
-fn read(body: &[u8], of: Option<&HashSet<String>>, unpacked: u64) -> Result<Cves, Finding> {
-    if body.len() > MAX_BYTES {
-        return Err(too_large(MAX_BYTES as u64));
+fn read_bounded(
+    body: &[u8],
+    installed: Option<&HashSet<String>>,
+    unpacked: u64,
+) -> Result<CveList, Finding> {
+    if body.len() > MAX_DOCUMENT_BYTES {
+        return Err(too_large(MAX_DOCUMENT_BYTES as u64));
     }
     if body.starts_with(b"BZh") {
-        return oval::read(BufReader::new(Streams::new(body)), of, unpacked);
+        return oval::read(
+            BufReader::new(MultiStreamReader::new(body)),
+            installed,
+            unpacked,
+        );
     }
-    let text = str::from_utf8(body).map_err(|error| bad(format!("it is not UTF-8: {error}")))?;
-    // Some editors put a byte order mark before a text. It is no part of it.
+    let text =
+        str::from_utf8(body).map_err(|error| invalid(format!("it is not UTF-8: {error}")))?;
+    // Some editors write a byte order mark at the start of a text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
-        None => Err(bad("it is empty")),
-        Some('[') => match form(text)? {
-            Form::Ancestors => own(text),
-            Form::Osv => osv::list(text, of),
+        None => Err(invalid("it is empty")),
+        Some('[') => match detect_format(text)? {
+            ListFormat::Eim => read_eim_list(text),
+            ListFormat::Osv => osv::read_list(text, installed),
         },
-        Some('{') => osv::object(text, of),
-        Some('<') => oval::read(text.as_bytes(), of, unpacked),
-        Some(_) => Err(bad("it is neither JSON nor XML")),
+        Some('{') => osv::read_object(text, installed),
+        Some('<') => oval::read(text.as_bytes(), installed, unpacked),
+        Some(_) => Err(invalid("it is neither JSON nor XML")),
     }
 }
 
-fn bad(why: impl fmt::Display) -> Finding {
-    let message = format!("the document about vulnerabilities cannot be used: {why}");
+fn invalid(why: impl fmt::Display) -> Finding {
+    let message = format!("the CVE document cannot be used: {why}");
     Finding::new(FindingKind::Cves, message)
 }
 
 fn too_large(limit: u64) -> Finding {
-    let message = format!("the document about vulnerabilities is larger than {limit} bytes");
+    let message = format!("the CVE document is larger than {limit} bytes");
     Finding::new(FindingKind::TooLarge, message)
 }
 
-/// What the entries of a list are.
+/// Format of the entries of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Ancestors,
+enum ListFormat {
+    Eim,
     Osv,
 }
 
-/// Looks at the first entry of a list only; the others are looked at when they are read.
-fn form(text: &str) -> Result<Form, Finding> {
-    serde_json::from_str::<Form>(text).map_err(bad)
+/// Detects the format by the first entry. The others are checked when they are read.
+fn detect_format(text: &str) -> Result<ListFormat, Finding> {
+    serde_json::from_str::<ListFormat>(text).map_err(invalid)
 }
 
-impl<'de> Deserialize<'de> for Form {
+impl<'de> Deserialize<'de> for ListFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(FormVisitor)
+        deserializer.deserialize_seq(ListFormatVisitor)
     }
 }
 
-struct FormVisitor;
+struct ListFormatVisitor;
 
-impl<'de> Visitor<'de> for FormVisitor {
-    type Value = Form;
+impl<'de> Visitor<'de> for ListFormatVisitor {
+    type Value = ListFormat;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of vulnerabilities")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Form, A::Error> {
-        let form = entries.next_element::<OneForm>()?;
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ListFormat, A::Error> {
+        let format = entries.next_element::<EntryFormat>()?;
         while entries.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(form.map_or(Form::Ancestors, |form| form.0))
+        Ok(format.map_or(ListFormat::Eim, |format| format.0))
     }
 }
 
-struct OneForm(Form);
+struct EntryFormat(ListFormat);
 
-impl<'de> Deserialize<'de> for OneForm {
+impl<'de> Deserialize<'de> for EntryFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(OneFormVisitor)
+        deserializer.deserialize_map(EntryFormatVisitor)
     }
 }
 
-struct OneFormVisitor;
+struct EntryFormatVisitor;
 
-impl<'de> Visitor<'de> for OneFormVisitor {
-    type Value = OneForm;
+impl<'de> Visitor<'de> for EntryFormatVisitor {
+    type Value = EntryFormat;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a vulnerability")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<OneForm, A::Error> {
-        let mut form = None;
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<EntryFormat, A::Error> {
+        let mut format = None;
         while let Some(key) = fields.next_key::<String>()? {
             if key == "cve_id" {
-                if form == Some(Form::Ancestors) {
+                if format == Some(ListFormat::Eim) {
                     return Err(A::Error::duplicate_field("cve_id"));
                 }
                 let id: String = fields.next_value()?;
                 if id.is_empty() || id.contains(char::is_control) {
-                    return Err(A::Error::custom("a cve_id is no text"));
+                    return Err(A::Error::custom(
+                        "a cve_id is empty or has control characters",
+                    ));
                 }
-                form = Some(Form::Ancestors);
+                format = Some(ListFormat::Eim);
                 continue;
             }
             fields.next_value::<IgnoredAny>()?;
-            if key == "id" && form.is_none() {
-                form = Some(Form::Osv);
+            if key == "id" && format.is_none() {
+                format = Some(ListFormat::Osv);
             }
         }
         let unknown = || A::Error::custom("a vulnerability has neither cve_id nor id");
-        form.map(OneForm).ok_or_else(unknown)
+        format.map(EntryFormat).ok_or_else(unknown)
     }
 }
 
-/// Checks the ancestor's own list. If it has no room, the entries that stand first are kept.
-fn own(text: &str) -> Result<Cves, Finding> {
-    let own: Own = serde_json::from_str(text).map_err(bad)?;
-    kept::check(text).map_err(bad)?;
-    if text.len() <= MAX_JSON {
+/// Checks a list in EIM's format. If it is too long, only its first entries are returned.
+fn read_eim_list(text: &str) -> Result<CveList, Finding> {
+    let own: EimList = serde_json::from_str(text).map_err(invalid)?;
+    strict_json::check_json(text).map_err(invalid)?;
+    if text.len() <= MAX_JSON_BYTES {
         let json = text.to_owned();
-        return Ok(Cves { json, cut: false });
+        return Ok(CveList {
+            json,
+            is_truncated: false,
+        });
     }
-    Ok(Cves {
+    Ok(CveList {
         json: own.json + "]",
-        cut: own.cut,
+        is_truncated: own.is_truncated,
     })
 }
 
-/// A list without its end.
-struct Own {
+/// A list without its closing bracket.
+struct EimList {
     json: String,
-    cut: bool,
+    is_truncated: bool,
 }
 
-impl<'de> Deserialize<'de> for Own {
+impl<'de> Deserialize<'de> for EimList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(OwnVisitor)
+        deserializer.deserialize_seq(EimListVisitor)
     }
 }
 
-struct OwnVisitor;
+struct EimListVisitor;
 
-impl<'de> Visitor<'de> for OwnVisitor {
-    type Value = Own;
+impl<'de> Visitor<'de> for EimListVisitor {
+    type Value = EimList;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of vulnerabilities")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Own, A::Error> {
-        let (mut json, mut cut) = ("[".to_owned(), false);
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<EimList, A::Error> {
+        let (mut json, mut is_truncated) = ("[".to_owned(), false);
         let mut number = 0_usize;
         while let Some(entry) = entries.next_element::<&'de RawValue>()? {
             number += 1;
             match serde_json::from_str(entry.get()) {
-                Ok(OneForm(Form::Ancestors)) => {}
-                Ok(OneForm(Form::Osv)) => {
+                Ok(EntryFormat(ListFormat::Eim)) => {}
+                Ok(EntryFormat(ListFormat::Osv)) => {
                     return Err(A::Error::custom(format!("entry {number} has no cve_id")));
                 }
                 Err(error) => {
                     return Err(A::Error::custom(format!("entry {number}: {error}")));
                 }
             }
-            cut |= json.len() + entry.get().len() + 2 > MAX_JSON;
-            if !cut {
+            is_truncated |= json.len() + entry.get().len() + 2 > MAX_JSON_BYTES;
+            if !is_truncated {
                 json.push_str(if number == 1 { "" } else { "," });
                 json.push_str(entry.get());
             }
         }
-        Ok(Own { json, cut })
+        Ok(EimList { json, is_truncated })
     }
 }
 
-/// The id of a vulnerability within the name that somebody else gave it, as `CVE-2024-3094` in `UBUNTU-CVE-2024-3094`
-/// or at the beginning of a title.
-fn cve_in(text: &str) -> Option<&str> {
+/// Finds a CVE ID inside another name, such as `CVE-2024-3094` in `UBUNTU-CVE-2024-3094` or at the
+/// start of a title.
+fn find_cve_id(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("CVE-")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     let number = rest.get(..end.unwrap_or(rest.len()))?;

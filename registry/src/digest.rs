@@ -1,4 +1,4 @@
-//! What a thing is, by its content.
+//! SHA-256 digests of content.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{RegistryError, malformed};
 
-/// The SHA-256 of a content. It is written `sha256:` and 64 small hexadecimal digits.
+/// SHA-256 of content. It is written as `sha256:` and 64 lowercase hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of a content.
-    pub fn of(content: &[u8]) -> Self {
+    /// Computes the digest of `content`.
+    pub fn compute(content: &[u8]) -> Self {
         Self(Sha256::digest(content).into())
     }
 
-    /// The digest whose digits are `hex`, without the name of the method.
+    /// Parses 64 lowercase hexadecimal digits, without the prefix `sha256:`.
     pub fn from_hex(hex: &str) -> Result<Self, RegistryError> {
-        let bad = || malformed("digest", "it is not 64 small hexadecimal digits");
+        let bad = || malformed("digest", "it is not 64 lowercase hexadecimal digits");
         let digits = hex.as_bytes();
         if digits.len() != 64 {
             return Err(bad());
@@ -37,18 +37,18 @@ impl Digest {
         Ok(Self(bytes))
     }
 
-    /// The digits, without the name of the method.
+    /// The hexadecimal digits, without the prefix `sha256:`.
     pub fn hex(&self) -> String {
         use std::fmt::Write as _;
 
         self.0.iter().fold(String::with_capacity(64), |mut hex, b| {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(hex, "{b:02x}");
             hex
         })
     }
 
-    /// The bytes.
+    /// The 32 bytes of the digest.
     pub const fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -103,17 +103,17 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Takes the digest of what comes piece by piece.
+/// Computes a digest incrementally.
 #[derive(Clone, Debug, Default)]
 pub struct Hasher(Sha256);
 
 impl Hasher {
-    /// Takes the next piece.
-    pub fn update(&mut self, piece: &[u8]) {
-        self.0.update(piece);
+    /// Adds the next chunk.
+    pub fn update(&mut self, chunk: &[u8]) {
+        self.0.update(chunk);
     }
 
-    /// The digest of all pieces.
+    /// The digest of all chunks.
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
     }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_read_as_it_is_written() {
-        let digest = Digest::of(b"");
+        let digest = Digest::compute(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Digest>().unwrap(), digest);
         assert_eq!(
@@ -155,6 +155,6 @@ mod tests {
         let mut hasher = Hasher::default();
         hasher.update(b"one ");
         hasher.update(b"and two");
-        assert_eq!(hasher.finish(), Digest::of(b"one and two"));
+        assert_eq!(hasher.finish(), Digest::compute(b"one and two"));
     }
 }

@@ -1,104 +1,104 @@
-//! What can go wrong with a registry.
+//! Errors of registries.
 
 use std::io;
 use std::time::Duration;
 
 use crate::digest::Digest;
 
-/// What a question to a registry gives.
-pub type Got<T> = Result<T, RegistryError>;
+/// Result of a request to a registry.
+pub type RegistryResult<T> = Result<T, RegistryError>;
 
-/// Why a registry did not give what it was asked for.
+/// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// Nobody answers there.
-    #[error("it cannot be reached: {0}")]
+    /// The registry or the server of a file does not respond.
+    #[error("cannot be reached: {0}")]
     Unreachable(String),
-    /// It stopped in the middle.
-    #[error("it stopped answering")]
+    /// The transfer stalled or was too slow.
+    #[error("the server stopped responding")]
     Stalled,
-    /// It asks to be left alone for a while.
-    #[error("it is busy")]
+    /// The server answered 429 or 503.
+    #[error("the server is busy; try again later")]
     Busy {
-        /// How long, if it says so.
-        again: Option<Duration>,
+        /// Delay that the server asks for, if any.
+        retry_after: Option<Duration>,
     },
-    /// It does not let us in.
-    #[error("it does not let us in: the credentials are missing or not accepted")]
+    /// The server answered 401 or 403.
+    #[error("access denied: the credentials are missing or not accepted")]
     Denied,
-    /// It has no such thing.
-    #[error("it is not there")]
-    NotThere,
-    /// It answers with a status that is of no use.
-    #[error("it answers with status {0}")]
+    /// The requested item does not exist.
+    #[error("not found")]
+    NotFound,
+    /// The server answered with another HTTP status than expected.
+    #[error("the server answered with status {0}")]
     Status(u16),
-    /// It is larger than what is taken.
-    #[error("it is larger than {limit} bytes or entries")]
+    /// The content exceeds a limit.
+    #[error("larger than {limit} bytes or entries")]
     TooLarge {
-        /// What would have been taken.
+        /// The limit that was exceeded, in bytes or entries.
         limit: u64,
     },
-    /// It is not what its digest says.
-    #[error("it should have the digest {said} and has {found}")]
+    /// The content does not match its digest.
+    #[error("the digest is {actual}, expected {expected}")]
     WrongDigest {
-        /// What it should have been.
-        said: Digest,
-        /// What it is.
-        found: Digest,
+        /// Digest that was requested or declared.
+        expected: Digest,
+        /// Digest of the content.
+        actual: Digest,
     },
-    /// It is not made as it should be.
-    #[error("the {what} is not usable: {why}")]
+    /// The content or a setting is invalid.
+    #[error("the {what} is invalid: {why}")]
     Malformed {
-        /// What is not usable.
+        /// Kind of the invalid item, such as `manifest`.
         what: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// It leads to an address that must not be asked.
-    #[error("it leads to {0}, which must not be asked")]
-    Elsewhere(String),
-    /// A connection broke, or a disk failed.
-    #[error("it broke off: {0}")]
+    /// An address that is not allowed, for example the target of a redirect.
+    #[error("{0} is not an allowed address")]
+    ForbiddenAddress(String),
+    /// A connection or a disk failed during a transfer.
+    #[error("the transfer failed: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What to do about an error.
+/// Whether an error is worth a retry, and what it affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// It may be gone at the next try.
-    Passing,
-    /// It stays until somebody changes what is in the registry.
-    Lasting,
-    /// It concerns everything in the registry.
+pub enum ErrorClass {
+    /// A retry may succeed.
+    Transient,
+    /// The error stays until the content of the registry changes.
+    Permanent,
+    /// The error affects all content of the registry.
     WholeRegistry,
 }
 
 impl RegistryError {
-    /// What to do about it.
-    pub fn class(&self) -> Class {
+    /// Class of the error.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Unreachable(_) | Self::Denied | Self::Busy { .. } => Class::WholeRegistry,
-            Self::Stalled | Self::Io(_) => Class::Passing,
-            Self::Status(status) if *status >= 500 => Class::Passing,
-            Self::NotThere
+            Self::Unreachable(_) | Self::Denied | Self::Busy { .. } => ErrorClass::WholeRegistry,
+            Self::Stalled | Self::Io(_) => ErrorClass::Transient,
+            Self::Status(status) if *status >= 500 => ErrorClass::Transient,
+            Self::NotFound
             | Self::Status(_)
             | Self::TooLarge { .. }
             | Self::WrongDigest { .. }
             | Self::Malformed { .. }
-            | Self::Elsewhere(_) => Class::Lasting,
+            | Self::ForbiddenAddress(_) => ErrorClass::Permanent,
         }
     }
 
-    /// Whether the same question may be answered better in a moment.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Whether the same request may succeed if it is repeated soon.
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Busy { .. } => true,
-            _ => self.class() == Class::Passing,
+            _ => self.class() == ErrorClass::Transient,
         }
     }
 }
 
-/// Something that is not made as it should be.
+/// Error for content or a setting that is invalid.
 pub(crate) fn malformed(what: &'static str, why: impl Into<String>) -> RegistryError {
     RegistryError::Malformed {
         what,
@@ -111,24 +111,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_concerns_one_artefact_does_not_concern_the_registry() {
-        let said = Digest::of(b"one");
-        let found = Digest::of(b"other");
+    fn an_error_of_one_artifact_is_not_one_of_the_registry() {
+        let expected = Digest::compute(b"one");
+        let actual = Digest::compute(b"other");
         assert_eq!(
-            RegistryError::WrongDigest { said, found }.class(),
-            Class::Lasting
+            RegistryError::WrongDigest { expected, actual }.class(),
+            ErrorClass::Permanent
         );
-        assert_eq!(RegistryError::Status(404).class(), Class::Lasting);
-        assert_eq!(RegistryError::Status(502).class(), Class::Passing);
-        assert_eq!(RegistryError::Stalled.class(), Class::Passing);
-        assert_eq!(RegistryError::Denied.class(), Class::WholeRegistry);
+        assert_eq!(RegistryError::Status(404).class(), ErrorClass::Permanent);
+        assert_eq!(RegistryError::Status(502).class(), ErrorClass::Transient);
+        assert_eq!(RegistryError::Stalled.class(), ErrorClass::Transient);
+        assert_eq!(RegistryError::Denied.class(), ErrorClass::WholeRegistry);
     }
 
     #[test]
-    fn only_what_may_pass_is_tried_again() {
-        assert!(RegistryError::Unreachable(String::new()).may_pass());
-        assert!(RegistryError::Busy { again: None }.may_pass());
-        assert!(!RegistryError::Denied.may_pass());
-        assert!(!malformed("manifest", "it is empty").may_pass());
+    fn only_retryable_errors_are_retried() {
+        assert!(RegistryError::Unreachable(String::new()).is_retryable());
+        assert!(RegistryError::Busy { retry_after: None }.is_retryable());
+        assert!(!RegistryError::Denied.is_retryable());
+        assert!(!malformed("manifest", "it is empty").is_retryable());
     }
 }

@@ -1,29 +1,29 @@
-//! What is wrong with something that was published, for people to read.
+//! Problems of published content, reported to users.
 
 use std::fmt;
 
 use evenkeel_domain::text;
 use serde::{Deserialize, Serialize};
 
-/// The longest message, in bytes.
-const LONGEST: usize = 1_000;
+/// Longest message, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1_000;
 
-/// The longest name of a field, in bytes.
-const LONGEST_FIELD: usize = 200;
+/// Longest name of a field, in bytes.
+const MAX_FIELD_BYTES: usize = 200;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
-        /// What is wrong. No other kinds are ever found.
+        /// Kind of a problem.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum FindingKind {
             $($(#[$doc])* #[serde(rename = $name)] $variant),+
         }
 
         impl FindingKind {
-            /// Every kind.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The stable name.
+            /// The stable name, as used in JSON.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+
@@ -34,55 +34,56 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The registry or a server of files cannot be reached.
+    /// The registry or a file server cannot be reached.
     Unreachable = "unreachable",
-    /// It does not let us in.
+    /// The registry or a file server denies access.
     Denied = "denied",
-    /// It asks to be left alone for a while.
+    /// The server answered 429 or 503.
     Busy = "busy",
-    /// What is referred to is not there.
+    /// A referenced item does not exist.
     NotThere = "not_there",
-    /// It is larger than what is taken.
+    /// The content exceeds a limit.
     TooLarge = "too_large",
-    /// It is not what its digest says.
+    /// The content does not match its digest.
     WrongDigest = "wrong_digest",
-    /// The artefact's layer has no title, so its file has no name.
+    /// The layer of the artifact has no title, so its file has no name.
     NoTitle = "no_title",
-    /// The artefact has several layers; only the first one counts.
+    /// The artifact has several layers; only the first one is used.
     SeveralLayers = "several_layers",
-    /// The artefact holds no profile.
+    /// The artifact does not contain a profile.
     NotAProfile = "not_a_profile",
     /// The profile cannot be read as YAML.
     Yaml = "yaml",
-    /// The profile is another one than its place says.
+    /// The name in the profile differs from the name of its file or repository.
     OtherProfile = "other_profile",
-    /// A value is missing or cannot be taken.
+    /// A required value is missing, or a value is invalid.
     BadField = "bad_field",
-    /// A value has a name that nobody knows; it is left out.
+    /// The profile has an unknown key, which is ignored.
     UnknownKey = "unknown_key",
-    /// The release that the profile names is not its tag.
+    /// The release in the profile differs from its tag.
     RevisionMismatch = "revision_mismatch",
-    /// Two tags mean the same revision and lead to different things.
+    /// Two tags mean the same revision and refer to different artifacts, or two files have one
+    /// name.
     Ambiguous = "ambiguous",
-    /// The same version of an image has another digest, kind or address than before.
+    /// A known version of an image has another digest, kind or address than before.
     SameImageOtherDigest = "same_image_other_digest",
     /// Another operating system of the project has this name.
     NameTaken = "name_taken",
-    /// A tag leads to something else than before.
+    /// A tag refers to another artifact than before.
     TagMoved = "tag_moved",
-    /// A tag is not there any more.
+    /// A tag does not exist any more.
     Gone = "gone",
-    /// Nobody signed it.
+    /// The artifact has no signature.
     Unsigned = "unsigned",
-    /// Its signatures are not by a key that is trusted, or for something else.
+    /// No signature is by a trusted key and for this artifact.
     BadSignature = "bad_signature",
-    /// The list of packages cannot be used.
+    /// The package list cannot be used.
     Packages = "packages",
-    /// The document about vulnerabilities cannot be used.
+    /// The CVE document cannot be used.
     Cves = "cves",
-    /// Not all vulnerabilities have room.
+    /// The list of vulnerabilities is truncated.
     CvesCut = "cves_cut",
-    /// A file lies at an address that nobody allowed.
+    /// A file has an address that is not allowed.
     AddressNotAllowed = "address_not_allowed",
 }
 
@@ -92,31 +93,32 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// Something wrong that was found, which people are told.
+/// A problem of published content, reported to users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What is wrong.
+    /// Kind of the problem.
     pub kind: FindingKind,
-    /// The value that it is about, as `spec.name`, if it is about a single one.
+    /// Path of the value concerned, such as `spec.name`; `None` if the problem is not about one
+    /// value.
     pub field: Option<String>,
-    /// What is wrong with it, and what would be right; at most 1,000 bytes.
+    /// What is wrong and what would be right, in one line of at most 1,000 bytes.
     pub message: String,
 }
 
 impl Finding {
-    /// A finding about the whole of something. The message is made short and storable.
+    /// A finding that is not about a single value. The message is sanitized and shortened.
     pub fn new(kind: FindingKind, message: impl AsRef<str>) -> Self {
         Self {
             kind,
             field: None,
-            message: tidy(message.as_ref(), LONGEST),
+            message: sanitize(message.as_ref(), MAX_MESSAGE_BYTES),
         }
     }
 
-    /// A finding about one value.
+    /// A finding about a single value.
     pub fn about(kind: FindingKind, field: impl AsRef<str>, message: impl AsRef<str>) -> Self {
         Self {
-            field: Some(tidy(field.as_ref(), LONGEST_FIELD)),
+            field: Some(sanitize(field.as_ref(), MAX_FIELD_BYTES)),
             ..Self::new(kind, message)
         }
     }
@@ -133,9 +135,9 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
-/// A text of one line that a database can keep. What is cut off is not even looked at.
-fn tidy(raw: &str, longest: usize) -> String {
-    // Each character of control becomes a space, so the text does not grow.
+/// Makes a text storable: one line without control characters, of at most `longest` bytes.
+fn sanitize(raw: &str, longest: usize) -> String {
+    // Each control character becomes a space, so the text does not grow.
     let mut plain: String = raw
         .chars()
         .take(longest + 1)
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_kept_under_its_name() {
+    fn every_kind_is_serialized_under_its_name() {
         for kind in FindingKind::ALL {
             let json = serde_json::to_string(kind).unwrap();
             assert_eq!(json, format!("{:?}", kind.name()));
@@ -159,18 +161,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_short_and_of_one_line() {
+    fn a_message_is_short_and_on_one_line() {
         let long = "é\0\n".repeat(1_000);
         let finding = Finding::about(FindingKind::Yaml, &long, &long);
         assert!(
-            finding.message.len() <= LONGEST,
+            finding.message.len() <= MAX_MESSAGE_BYTES,
             "{}",
             finding.message.len()
         );
         assert!(
             finding
                 .field
-                .is_some_and(|field| field.len() <= LONGEST_FIELD)
+                .is_some_and(|field| field.len() <= MAX_FIELD_BYTES)
         );
         assert!(!finding.message.contains(['\0', '\n']));
         assert!(finding.message.ends_with("[cut]"));

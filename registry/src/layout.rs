@@ -1,12 +1,13 @@
 //! A folder in OCI image layout as a registry.
 //!
-//! Blobs and manifests lie under `blobs/sha256`, for all repositories together. `index.json` says which manifest a tag
-//! leads to; a tag is written there as `repository:tag`. It is replaced as a whole, and last, so whoever reads sees
-//! either the old catalogue or the new one. What was begun is a `.part` beside its place until it is complete and checked.
+//! Blobs and manifests of all repositories are under `blobs/sha256`. `index.json` maps tags,
+//! written as `repository:tag`, to manifests. It is replaced atomically and last, so a reader sees
+//! either the old catalogue or the new one. Incomplete content is in a `.part` file next to its
+//! target until it is complete and checked.
 
 pub(crate) mod index;
-mod known;
-pub(crate) mod part;
+mod index_cache;
+pub(crate) mod partial_file;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,46 +18,50 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::io::AsyncReadExt as _;
 
-use crate::copy::origin::OnDisk;
+use crate::copy::origin::FileOrigin;
 use crate::digest::Digest;
-use crate::error::{Got, RegistryError, malformed};
+use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::limits::Limits;
-use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag, Tagged};
-use index::{Pointer, Tags};
-use known::Known;
-use part::{Part, Whole, blocking};
+use crate::source::{
+    Blob, BlobStream, Manifest, ManifestRef, Origin, Registry, Repository, Tag, TagAssignment,
+};
+use index::{TagMap, TagUpdate};
+use index_cache::IndexCache;
+use partial_file::{ExpectedContent, PartialFile, run_blocking};
 
-/// A folder in OCI image layout.
+/// A registry in a folder in OCI image layout.
 #[derive(Clone, Debug)]
 pub struct Layout {
     folder: PathBuf,
     limits: Limits,
-    known: Arc<Known>,
+    index_cache: Arc<IndexCache>,
 }
 
 impl Layout {
-    /// Opens a folder. It need not be there: what is put in makes it.
+    /// Opens a folder. It need not exist: the first write creates it.
     ///
     /// # Errors
-    /// There is something else.
-    pub fn open(folder: &Path, limits: &Limits) -> Got<Self> {
+    /// The path exists and is not a folder.
+    pub fn open(folder: &Path, limits: &Limits) -> RegistryResult<Self> {
         if folder.exists() && !folder.is_dir() {
-            let place = folder.display();
-            return Err(RegistryError::Unreachable(format!("{place} is no folder")));
+            let path = folder.display();
+            return Err(RegistryError::Unreachable(format!(
+                "{path} is not a folder"
+            )));
         }
         Ok(Self {
             folder: folder.to_owned(),
             limits: limits.clone(),
-            known: Arc::default(),
+            index_cache: Arc::default(),
         })
     }
 
-    /// All tags of all repositories.
+    /// Lists all tags of all repositories.
     ///
     /// # Errors
-    /// The folder is no layout, or its index cannot be read.
-    pub async fn all_tags(&self) -> Got<Vec<(Repository, Tag)>> {
-        let tags = self.tags_that_are().await?;
+    /// The folder is not a layout, or its index cannot be read.
+    pub async fn all_tags(&self) -> RegistryResult<Vec<(Repository, Tag)>> {
+        let tags = self.require_tags().await?;
         let mut all = Vec::new();
         for (repository, of_it) in tags.iter() {
             all.extend(of_it.keys().map(|tag| (repository.clone(), tag.clone())));
@@ -64,26 +69,26 @@ impl Layout {
         Ok(all)
     }
 
-    async fn tags_that_are(&self) -> Got<Arc<Tags>> {
-        let tags = self.known_tags().await?;
+    async fn require_tags(&self) -> RegistryResult<Arc<TagMap>> {
+        let tags = self.read_tags().await?;
         tags.ok_or_else(|| {
-            let place = self.folder.display();
-            RegistryError::Unreachable(format!("there is no OCI image layout in {place}"))
+            let path = self.folder.display();
+            RegistryError::Unreachable(format!("there is no OCI image layout in {path}"))
         })
     }
 
-    /// Where all tags lead; none if the folder is no layout.
-    async fn known_tags(&self) -> Got<Option<Arc<Tags>>> {
-        let (folder, known) = (self.folder.clone(), Arc::clone(&self.known));
-        blocking(move || known.tags(&folder)).await?
+    /// Reads the targets of all tags; `None` if the folder is not a layout.
+    async fn read_tags(&self) -> RegistryResult<Option<Arc<TagMap>>> {
+        let (folder, cache) = (self.folder.clone(), Arc::clone(&self.index_cache));
+        run_blocking(move || cache.tags(&folder)).await?
     }
 
-    fn place(&self, digest: &Digest) -> PathBuf {
+    fn path_of_blob(&self, digest: &Digest) -> PathBuf {
         blob_path(&self.folder, digest)
     }
 
-    async fn read(&self, digest: &Digest, limit: u64) -> Got<Option<Bytes>> {
-        let file = match tokio::fs::File::open(self.place(digest)).await {
+    async fn read_content(&self, digest: &Digest, limit: u64) -> RegistryResult<Option<Bytes>> {
+        let file = match tokio::fs::File::open(self.path_of_blob(digest)).await {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -95,132 +100,161 @@ impl Layout {
         if content.len() as u64 > limit {
             return Err(RegistryError::TooLarge { limit });
         }
-        let found = Digest::of(&content);
-        if found != *digest {
-            let said = *digest;
-            return Err(RegistryError::WrongDigest { said, found });
+        let actual = Digest::compute(&content);
+        if actual != *digest {
+            let expected = *digest;
+            return Err(RegistryError::WrongDigest { expected, actual });
         }
         Ok(Some(content.into()))
     }
 
-    /// Whether all is there that a manifest names.
-    async fn check_whole(&self, repository: &Repository, manifest: &Manifest) -> Got<()> {
+    /// Checks that all blobs of a manifest exist.
+    async fn check_blobs_exist(
+        &self,
+        repository: &Repository,
+        manifest: &Manifest,
+    ) -> RegistryResult<()> {
         for blob in manifest.blobs() {
-            if !self.has(repository, &blob.digest).await? {
-                let why = format!("it names {}, which is not there", blob.digest);
+            if !self.has_blob(repository, &blob.digest).await? {
+                let why = format!("it names {}, which does not exist", blob.digest);
                 return Err(malformed("manifest", why));
             }
         }
         Ok(())
     }
 
-    /// Where a tag is to lead, if all is there that it leads to.
-    async fn pointer(&self, one: &Tagged) -> Got<Pointer> {
+    /// Prepares setting a tag, after checking that the manifest and its blobs exist.
+    async fn tag_update(&self, assignment: &TagAssignment) -> RegistryResult<TagUpdate> {
         let manifest = self
-            .manifest(&one.repository, &At::Digest(one.digest))
+            .manifest(
+                &assignment.repository,
+                &ManifestRef::Digest(assignment.digest),
+            )
             .await?;
-        let manifest = manifest.ok_or(RegistryError::NotThere)?;
-        self.check_whole(&one.repository, &manifest).await?;
-        Ok(Pointer {
-            repository: one.repository.clone(),
-            tag: one.tag.clone(),
-            blob: Blob::of(&manifest.bytes),
-            form: manifest.media_type,
+        let manifest = manifest.ok_or(RegistryError::NotFound)?;
+        self.check_blobs_exist(&assignment.repository, &manifest)
+            .await?;
+        Ok(TagUpdate {
+            repository: assignment.repository.clone(),
+            tag: assignment.tag.clone(),
+            blob: Blob::new(&manifest.bytes),
+            media_type: manifest.media_type,
         })
     }
 
-    /// Makes tags lead to manifests that are there: all of them, or none.
-    async fn point(&self, all: Vec<Pointer>) -> Got<()> {
+    /// Sets all tags or none.
+    async fn write_tags(&self, all: Vec<TagUpdate>) -> RegistryResult<()> {
         let folder = self.folder.clone();
-        blocking(move || index::point(&folder, &all)).await?
+        run_blocking(move || index::write_tags(&folder, &all)).await?
     }
 
-    async fn put(&self, whole: &Whole, from: &dyn Origin) -> Got<()> {
-        let place = self.place(&whole.digest);
+    async fn write_blob(
+        &self,
+        expected: &ExpectedContent,
+        from: &dyn Origin,
+    ) -> RegistryResult<()> {
+        let target = self.path_of_blob(&expected.digest);
         let folder = self.folder.clone();
-        blocking(move || index::begin(&folder)).await?;
-        let mut part = Part::take(place.with_extension("part")).await?;
-        // Another writer may have been done while we waited.
-        if tokio::fs::try_exists(&place).await? {
+        run_blocking(move || index::create_layout(&folder)).await?;
+        let mut part = PartialFile::lock(target.with_extension("part")).await?;
+        // Another writer may have finished while this one waited for the lock.
+        if tokio::fs::try_exists(&target).await? {
             return part.discard().await;
         }
-        match part.fill(whole, from).await {
-            Ok(_) => part.keep_as(&place).await,
+        match part.fill(expected, from).await {
+            Ok(_) => part.persist_as(&target).await,
             Err(error) => {
-                part.leave().await;
+                part.release().await;
                 Err(error)
             }
         }
     }
 }
 
-/// Where a blob lies in a layout.
+/// Path of a blob in a layout.
 pub(crate) fn blob_path(folder: &Path, digest: &Digest) -> PathBuf {
     folder.join("blobs").join("sha256").join(digest.hex())
 }
 
 #[async_trait]
 impl Registry for Layout {
-    async fn tags(&self, repository: &Repository) -> Got<Vec<Tag>> {
-        let tags = self.tags_that_are().await?;
+    async fn tags(&self, repository: &Repository) -> RegistryResult<Vec<Tag>> {
+        let tags = self.require_tags().await?;
         let of_it = tags.get(repository).into_iter();
         Ok(of_it.flat_map(BTreeMap::keys).cloned().collect())
     }
 
-    async fn manifest(&self, repository: &Repository, at: &At) -> Got<Option<Manifest>> {
-        let (digest, form) = match at {
-            At::Digest(digest) => (*digest, String::new()),
-            At::Tag(tag) => {
-                let tags = self.known_tags().await?;
-                let led = tags
+    async fn manifest(
+        &self,
+        repository: &Repository,
+        at: &ManifestRef,
+    ) -> RegistryResult<Option<Manifest>> {
+        let (digest, media_type) = match at {
+            ManifestRef::Digest(digest) => (*digest, String::new()),
+            ManifestRef::Tag(tag) => {
+                let tags = self.read_tags().await?;
+                let target = tags
                     .as_ref()
                     .and_then(|tags| tags.get(repository)?.get(tag));
-                match led {
-                    Some(led) => (led.digest, led.media_type.clone()),
+                match target {
+                    Some(target) => (target.digest, target.media_type.clone()),
                     None => return Ok(None),
                 }
             }
         };
-        let Some(bytes) = self.read(&digest, self.limits.manifest).await? else {
+        let Some(bytes) = self
+            .read_content(&digest, self.limits.manifest_bytes)
+            .await?
+        else {
             return match at {
-                At::Digest(_) => Ok(None),
-                At::Tag(_) => Err(malformed("layout", format!("{digest} is missing"))),
+                ManifestRef::Digest(_) => Ok(None),
+                ManifestRef::Tag(_) => Err(malformed("layout", format!("{digest} is missing"))),
             };
         };
-        Manifest::read(bytes, &form).map(Some)
+        Manifest::read(bytes, &media_type).map(Some)
     }
 
-    async fn small(&self, _: &Repository, blob: &Blob, limit: u64) -> Got<Bytes> {
+    async fn blob(&self, _: &Repository, blob: &Blob, limit: u64) -> RegistryResult<Bytes> {
         if blob.size > limit {
             return Err(RegistryError::TooLarge { limit });
         }
-        let content = self.read(&blob.digest, blob.size).await?;
-        let content = content.ok_or(RegistryError::NotThere)?;
+        let content = self.read_content(&blob.digest, blob.size).await?;
+        let content = content.ok_or(RegistryError::NotFound)?;
         if content.len() as u64 != blob.size {
-            return Err(malformed("blob", "its length is not the one that is said"));
+            return Err(malformed("blob", "its size differs from the declared one"));
         }
         Ok(content)
     }
 
-    async fn open(&self, _: &Repository, blob: &Blob, from: u64) -> Got<Body> {
-        OnDisk(self.place(&blob.digest)).open(from).await
+    async fn open_blob(
+        &self,
+        _: &Repository,
+        blob: &Blob,
+        from: u64,
+    ) -> RegistryResult<BlobStream> {
+        FileOrigin(self.path_of_blob(&blob.digest)).open(from).await
     }
 
-    async fn has(&self, _: &Repository, digest: &Digest) -> Got<bool> {
-        Ok(tokio::fs::try_exists(self.place(digest)).await?)
+    async fn has_blob(&self, _: &Repository, digest: &Digest) -> RegistryResult<bool> {
+        Ok(tokio::fs::try_exists(self.path_of_blob(digest)).await?)
     }
 
-    async fn push_blob(&self, _: &Repository, blob: &Blob, from: &dyn Origin) -> Got<()> {
-        let whole = Whole {
+    async fn push_blob(
+        &self,
+        _: &Repository,
+        blob: &Blob,
+        from: &dyn Origin,
+    ) -> RegistryResult<()> {
+        let expected = ExpectedContent {
             digest: blob.digest,
             size: Some(blob.size),
-            limit: self.limits.blob,
+            limit: self.limits.blob_bytes,
         };
-        if blob.size > whole.limit {
-            let limit = whole.limit;
+        if blob.size > expected.limit {
+            let limit = expected.limit;
             return Err(RegistryError::TooLarge { limit });
         }
-        self.put(&whole, from).await
+        self.write_blob(&expected, from).await
     }
 
     async fn push_manifest(
@@ -228,28 +262,31 @@ impl Registry for Layout {
         repository: &Repository,
         tag: Option<&Tag>,
         manifest: &Manifest,
-    ) -> Got<()> {
-        self.check_whole(repository, manifest).await?;
-        let blob = Blob::of(&manifest.bytes);
+    ) -> RegistryResult<()> {
+        self.check_blobs_exist(repository, manifest).await?;
+        let blob = Blob::new(&manifest.bytes);
         self.push_blob(repository, &blob, &manifest.bytes).await?;
         let Some(tag) = tag else {
             return Ok(());
         };
-        let pointer = Pointer {
+        let update = TagUpdate {
             repository: repository.clone(),
             tag: tag.clone(),
             blob,
-            form: manifest.media_type.clone(),
+            media_type: manifest.media_type.clone(),
         };
-        self.point(vec![pointer]).await
+        self.write_tags(vec![update]).await
     }
 
-    async fn give(&self, tags: &[Tagged]) -> Result<(), (Option<usize>, RegistryError)> {
+    async fn push_tags(
+        &self,
+        tags: &[TagAssignment],
+    ) -> Result<(), (Option<usize>, RegistryError)> {
         let mut all = Vec::new();
-        for (number, one) in tags.iter().enumerate() {
-            let pointer = self.pointer(one).await;
-            all.push(pointer.map_err(|error| (Some(number), error))?);
+        for (number, assignment) in tags.iter().enumerate() {
+            let update = self.tag_update(assignment).await;
+            all.push(update.map_err(|error| (Some(number), error))?);
         }
-        self.point(all).await.map_err(|error| (None, error))
+        self.write_tags(all).await.map_err(|error| (None, error))
     }
 }

@@ -1,26 +1,28 @@
-//! Registries of operating systems: what is published, whether it can be trusted, and how it is moved.
+//! Registries of operating systems: reading, verifying, publishing and copying what they hold.
 //!
-//! A registry is any OCI registry, or a folder in OCI image layout; both are asked through [`Registry`]. Everything
-//! that comes from outside is bounded in size and time, and what has a digest is checked against it.
+//! A registry is any OCI registry, or a folder in OCI image layout. Both implement [`Registry`].
+//! All input is bounded in size and time, and content that has a digest is checked against it.
 //!
-//! | module | what it is about |
+//! | module | content |
 //! | --- | --- |
-//! | [`address`] | where a registry is and how it is entered |
-//! | [`source`] | what all registries can be asked, and what they have |
-//! | [`oci`] | a registry in the network, and files beside it |
-//! | [`layout`] | a folder that is a registry |
+//! | [`address`] | address of a registry and access to it |
+//! | [`source`] | interface and data model of all registries |
+//! | [`oci`] | registries in the network, and files outside of them |
+//! | [`layout`] | folders as registries |
 //! | [`mod@profile`], [`mod@packages`], [`mod@cves`] | the documents of an operating system |
 //! | [`trust`] | signatures |
-//! | [`publish`], [`mod@copy`], [`bundle`] | moving operating systems from one place to another |
+//! | [`publish`], [`mod@copy`], [`bundle`] | publishing, copying and bundling operating systems |
 //!
-//! # What not every registry can do
+//! # Limitations of some registries
 //!
-//! - The files of a profile lie in the repository `<profile>/files`. Docker Hub has no such repositories, for its names
-//!   have two parts at most. Profiles can be read there all the same: that it lets nobody in at their files is told, but
-//!   taken as if there were none, and they are looked for beside the registry. But what has files cannot be published or
-//!   copied to it.
-//! - A registry may begin an upload at another host (`Location`). What is uploaded goes there, but without credentials:
-//!   they are for the registry alone. So that host must know from the address itself that the upload may come in.
+//! - The files of a profile are in the repository `<profile>/files`. Docker Hub does not allow such
+//!   a repository, because its names have at most two parts. Profiles can still be read from there:
+//!   the denied access to the files is recorded as a finding, and the files are fetched from their
+//!   own addresses. Profiles with files cannot be published or copied to Docker Hub.
+//! - A registry may redirect an upload to another host (`Location`). The upload then carries no
+//!   credentials, because they are for the registry alone. The address itself must authorise it.
+
+#![warn(missing_docs)]
 
 pub mod address;
 pub mod bundle;
@@ -42,16 +44,19 @@ pub mod trust;
 
 pub use address::{Access, Address, Credentials, Proxy, open};
 pub use bundle::{pack, unpack};
-pub use copy::{Copied, MoveError, Selection, Tell, Upstream, copy};
-pub use cves::{Cves, cves};
+pub use copy::{CopyError, CopyOptions, CopySummary, ProgressReporter, Upstream, copy};
+pub use cves::{CveList, read_cves};
 pub use digest::{Digest, Hasher};
-pub use error::{Class, Got, RegistryError};
-pub use evenkeel_domain::os::revision::Wanted;
+pub use error::{ErrorClass, RegistryError, RegistryResult};
+pub use evenkeel_domain::os::revision::RevisionSelector;
 pub use finding::{Finding, FindingKind};
 pub use limits::Limits;
-pub use oci::web::{Fetched, Web};
-pub use packages::packages;
-pub use profile::{Profile, profile};
+pub use oci::web::{FetchResult, WebClient};
+pub use packages::read_packages;
+pub use profile::{Profile, read_profile};
 pub use publish::Release;
-pub use source::{At, Blob, Body, Layer, Manifest, Origin, Registry, Repository, Tag, Tagged};
-pub use trust::{KeySet, Signature, SigningKey, Trust, Verdict};
+pub use source::{
+    Blob, BlobStream, Layer, Manifest, ManifestRef, Origin, Registry, Repository, Tag,
+    TagAssignment,
+};
+pub use trust::{KeySet, Signature, SignaturePolicy, SigningKey, Verdict};

@@ -1,4 +1,4 @@
-//! The profile of an operating system: the YAML file that is published, and what it says.
+//! The profile of an operating system, a published YAML file.
 
 mod field;
 mod yaml;
@@ -9,51 +9,51 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use evenkeel_domain::os::{OsKind, OsProvider, OsSpec, SecurityFeature, Sha256, compare_versions};
 
-use self::field::Fields;
+use self::field::SpecFields;
 use crate::finding::{Finding, FindingKind};
 
-/// The largest profile, in bytes.
-pub const MAX_BYTES: usize = 256 * 1024;
+/// Largest profile, in bytes.
+pub const MAX_PROFILE_BYTES: usize = 256 * 1024;
 
-/// The longest text that metadata may become, in bytes.
-const MAX_METADATA: usize = 500;
+/// Longest metadata as JSON, in bytes.
+const MAX_METADATA_BYTES: usize = 500;
 
-/// The longest text that a platform bundle may become, in bytes.
-const MAX_BUNDLE: usize = 10_000;
+/// Longest platform bundle as JSON, in bytes.
+const MAX_BUNDLE_BYTES: usize = 10_000;
 
-/// How many unknown keys are named.
+/// Maximum number of unknown keys that are named.
 const MAX_REMARKS: usize = 20;
 
-/// What a profile says.
+/// The content of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The operating system. Whether any of the signatures of its image is right is checked by who knows the keys.
+    /// The operating system. The signatures of its image are not verified: that needs the keys.
     pub spec: OsSpec,
-    /// Scripts for provisioning: a JSON object as text, empty if there are none.
+    /// Provisioning scripts as a JSON object; empty if there are none.
     pub platform_bundle: String,
-    /// Where the list of its packages lies; empty if there is none.
+    /// URL of the package list; empty if there is none.
     pub manifest_url: String,
-    /// The release that it says it was published as; empty if it does not say.
+    /// Release that the profile was published as; empty if it is not given.
     pub release: String,
-    /// What is odd about it and does no harm.
+    /// Harmless problems, such as unknown keys.
     pub remarks: Vec<Finding>,
 }
 
-/// Reads the profile of an operating system. `file` is the name that it was published under.
+/// Reads the profile of an operating system. `file` is the name of its file.
 ///
 /// # Errors
-/// Says the first thing that is wrong with it.
-pub fn profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
-    let stem = stem(file)?;
-    if yaml.len() > MAX_BYTES {
-        let message = format!("the profile is larger than {MAX_BYTES} bytes");
+/// The first problem of the profile.
+pub fn read_profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
+    let stem = profile_stem(file)?;
+    if yaml.len() > MAX_PROFILE_BYTES {
+        let message = format!("the profile is larger than {MAX_PROFILE_BYTES} bytes");
         return Err(Finding::new(FindingKind::TooLarge, message));
     }
     let document = yaml::read(yaml)?;
-    let fields = Fields(&document.spec);
-    let profile_name = fields.given("profileName")?;
+    let fields = SpecFields(&document.spec);
+    let profile_name = fields.required("profileName")?;
     if profile_name != stem {
-        let message = format!("it is {profile_name:?}, but the file is named {file:?}");
+        let message = format!("the profile is named {profile_name:?}, but its file is {file:?}");
         return Err(Finding::about(
             FindingKind::OtherProfile,
             "spec.profileName",
@@ -61,12 +61,12 @@ pub fn profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
         ));
     }
     let spec = OsSpec {
-        name: fields.given("name")?,
+        name: fields.required("name")?,
         kind: fields.one_of("type", &KINDS)?,
         provider: fields.one_of("provider", &PROVIDERS)?,
         architecture: fields.text("architecture"),
         profile_name,
-        image_id: fields.given("osImageVersion")?,
+        image_id: fields.required("osImageVersion")?,
         image_url: fields.url("osImageUrl")?,
         sha256: sha256(&fields)?,
         security_feature: fields.one_of("securityFeature", &FEATURES)?,
@@ -80,12 +80,12 @@ pub fn profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
         image_signatures: signatures(document.signatures)?,
     };
     if spec.kind == OsKind::Immutable {
-        is_an_image(&spec)?;
+        check_image(&spec)?;
     }
-    let spec = spec.checked().map_err(|invalid| {
+    let spec = spec.validated().map_err(|invalid| {
         Finding::about(
             FindingKind::BadField,
-            field::path(invalid.field),
+            field::yaml_path(invalid.field),
             invalid.why,
         )
     })?;
@@ -120,37 +120,38 @@ const FEATURES: [(&str, SecurityFeature); 2] = [
     ),
 ];
 
-/// The name of the profile that a file of this name holds.
-fn stem(file: &str) -> Result<&str, Finding> {
+/// Name of the profile in a file of this name.
+fn profile_stem(file: &str) -> Result<&str, Finding> {
     let is_inside = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let stem = file.strip_suffix(".yaml").unwrap_or_default();
     if stem.is_empty() || stem.starts_with('.') || !stem.chars().all(is_inside) {
-        let message = format!("a profile is a file as microvisor-nonrt.yaml, not {file:?}");
+        let message =
+            format!("the file of a profile has a name such as microvisor-nonrt.yaml, not {file:?}");
         return Err(Finding::new(FindingKind::NotAProfile, message));
     }
     Ok(stem)
 }
 
-/// What must be so for a node to be brought to an image.
-fn is_an_image(spec: &OsSpec) -> Result<(), Finding> {
+/// Checks what an image-based profile needs for an update.
+fn check_image(spec: &OsSpec) -> Result<(), Finding> {
     let bad = |field: &str, why: &str| Err(Finding::about(FindingKind::BadField, field, why));
     if spec.image_url.is_empty() {
-        return bad("spec.osImageUrl", "an image must lie somewhere");
+        return bad("spec.osImageUrl", "the URL of the image is required");
     }
     if spec.sha256 == Sha256::NONE {
         return bad(
             "spec.osImageSha256",
-            "an image must have a digest, and not of zeros",
+            "the digest of the image is required and must not be all zeros",
         );
     }
     if compare_versions(&spec.image_id, &spec.image_id).is_none() {
-        let why = "versions of images are numbers between dots and dashes, so that the newer one is known";
+        let why = "the version of an image must be numbers separated by dots and dashes, so versions can be compared";
         return bad("spec.osImageVersion", why);
     }
     Ok(())
 }
 
-fn sha256(fields: &Fields<'_>) -> Result<Sha256, Finding> {
+fn sha256(fields: &SpecFields<'_>) -> Result<Sha256, Finding> {
     match fields.text("osImageSha256").as_str() {
         "" => Ok(Sha256::NONE),
         digest => Sha256::parse("osImageSha256", digest).map_err(|invalid| {
@@ -159,18 +160,21 @@ fn sha256(fields: &Fields<'_>) -> Result<Sha256, Finding> {
     }
 }
 
-/// The signatures of the image, if each is made as one.
+/// Checks the format of the signatures of the image.
 fn signatures(written: Vec<String>) -> Result<Vec<String>, Finding> {
     let bad = |field: &str, why: String| Err(Finding::about(FindingKind::BadField, field, why));
-    let (many, long) = (OsSpec::MAX_IMAGE_SIGNATURES, OsSpec::MAX_IMAGE_SIGNATURE);
-    if written.len() > many {
-        let why = format!("{} signatures are more than {many}", written.len());
+    let (max_count, long) = (
+        OsSpec::MAX_IMAGE_SIGNATURES,
+        OsSpec::MAX_IMAGE_SIGNATURE_BYTES,
+    );
+    if written.len() > max_count {
+        let why = format!("{} signatures are more than {max_count}", written.len());
         return bad("spec.osImageSignatures", why);
     }
     for (at, signature) in written.iter().enumerate() {
         if signature.len() > long || !is_signature(signature) {
             let why = format!(
-                "must be the SHA-256 of the key in 64 small hexadecimal digits, a colon, and the \
+                "must be the SHA-256 of the key in 64 lowercase hexadecimal digits, a colon, and the \
                  signature in base64, in at most {long} bytes"
             );
             return bad(&format!("spec.osImageSignatures[{at}]"), why);
@@ -191,17 +195,18 @@ fn is_signature(text: &str) -> bool {
             .is_ok_and(|bytes| !bytes.is_empty())
 }
 
-/// Values stay as they are written: `true` is a text.
+/// Converts the metadata to JSON. Values are stored as written: `true` is a string.
 fn metadata(values: &BTreeMap<String, String>) -> Result<String, Finding> {
     let bad = |why: String| Finding::about(FindingKind::BadField, "metadata", why);
     for text in values.iter().flat_map(|(key, value)| [key, value]) {
         if let Some(c) = text.chars().find(|c| c.is_uppercase() || c.is_control()) {
             return Err(bad(format!(
-                "{c:?} is not allowed; small letters are, in {text:?}"
+                "{c:?} is not allowed in {text:?}; use lowercase letters"
             )));
         }
     }
-    object(values, MAX_METADATA).ok_or_else(|| bad(format!("longer than {MAX_METADATA} bytes")))
+    to_json_object(values, MAX_METADATA_BYTES)
+        .ok_or_else(|| bad(format!("longer than {MAX_METADATA_BYTES} bytes")))
 }
 
 fn bundle(values: &BTreeMap<String, String>) -> Result<String, Finding> {
@@ -213,11 +218,13 @@ fn bundle(values: &BTreeMap<String, String>) -> Result<String, Finding> {
     {
         return Err(bad("a zero byte is not allowed".to_owned()));
     }
-    object(values, MAX_BUNDLE).ok_or_else(|| bad(format!("longer than {MAX_BUNDLE} bytes")))
+    to_json_object(values, MAX_BUNDLE_BYTES)
+        .ok_or_else(|| bad(format!("longer than {MAX_BUNDLE_BYTES} bytes")))
 }
 
-/// A JSON object as text, its keys sorted; empty if it has none. None if it is too long.
-fn object(values: &BTreeMap<String, String>, longest: usize) -> Option<String> {
+/// Converts a map to a JSON object with sorted keys; empty if the map is empty. `None` if it is too
+/// long.
+fn to_json_object(values: &BTreeMap<String, String>, longest: usize) -> Option<String> {
     if values.is_empty() {
         return Some(String::new());
     }
@@ -227,7 +234,7 @@ fn object(values: &BTreeMap<String, String>, longest: usize) -> Option<String> {
 
 fn remarks(unknown: &[String]) -> Vec<Finding> {
     let remark =
-        |key: &String| Finding::about(FindingKind::UnknownKey, key, "nobody knows it; left out");
+        |key: &String| Finding::about(FindingKind::UnknownKey, key, "unknown key, ignored");
     let mut remarks: Vec<_> = unknown.iter().take(MAX_REMARKS).map(remark).collect();
     if let Some(more @ 1..) = unknown.len().checked_sub(MAX_REMARKS) {
         let message = format!("{more} more keys are unknown");

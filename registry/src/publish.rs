@@ -13,116 +13,124 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use evenkeel_domain::os::revision;
 
-use crate::copy::origin::OnDisk;
-use crate::copy::{FILE_TYPE, FILES_TYPE, MoveError, Named, Role, Tell};
-use crate::copy::{files_of, image_digest, named};
-use crate::error::Got;
+use crate::copy::origin::FileOrigin;
+use crate::copy::{CopyError, FILE_TYPE, FILES_TYPE, ProfileFile, ProgressReporter, Role};
+use crate::copy::{collect_profile_files, files_repository, image_digest};
+use crate::error::RegistryResult;
 use crate::finding::{Finding, FindingKind};
 use crate::limits::Limits;
-use crate::profile::{Profile, profile};
-use crate::source::{At, Blob, EMPTY_CONFIG, Layer, Manifest, Registry, Repository, Tag};
+use crate::profile::{Profile, read_profile};
+use crate::source::{Blob, EMPTY_CONFIG, Layer, Manifest, ManifestRef, Registry, Repository, Tag};
 use crate::trust::SigningKey;
-use local::{hash, read_whole};
+use local::{hash_file, read_bounded};
 
-/// The kind of the artefact that holds a profile.
+/// Artifact type of a profile.
 pub const PROFILE_TYPE: &str = "application/vnd.intel.orch.en";
 
-/// The form of a profile, as the ancestor's tools expect it.
-const YAML_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
+/// Media type of a profile, as EIM's tools expect it.
+const YAML_MEDIA_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// How many profiles a folder may have.
-const MOST_PROFILES: usize = 1_000;
+/// Maximum number of profiles in a folder.
+const MAX_PROFILES: usize = 1_000;
 
-/// Stands for a digest while the rest of a profile is read to find its image.
-const ANY_DIGEST: &str = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
+/// Placeholder digest, used to parse a profile before the digest of its image is known.
+const PLACEHOLDER_DIGEST: &str = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
 
 /// One revision of some profiles, checked and ready to be published.
 #[derive(Clone, Debug)]
 pub struct Release {
     revision: Tag,
-    profiles: Vec<Ready>,
+    profiles: Vec<PreparedProfile>,
     remarks: Vec<Finding>,
-    moves: bool,
+    allow_move: bool,
 }
 
-/// A profile that is ready.
+/// A profile that is ready to be published.
 #[derive(Clone, Debug)]
-struct Ready {
+struct PreparedProfile {
     name: String,
     yaml: Bytes,
-    files: Vec<ReadyFile>,
+    files: Vec<PreparedFile>,
 }
 
-/// A file that is ready.
+/// A file that is ready to be published.
 #[derive(Clone, Debug)]
-struct ReadyFile {
+struct PreparedFile {
     title: String,
     path: PathBuf,
     blob: Blob,
 }
 
 impl Release {
-    /// Reads a folder: each `*.yaml` is a profile; the files that it names lie beside it, called as the last part of
-    /// their addresses. A file at an address with a host may be missing: then it stays where it is.
+    /// Reads a folder. Each `*.yaml` is a profile. The files that it names are next to it, under
+    /// the last part of their paths. A file with a host in its URL may be missing; it is not
+    /// published then.
     ///
     /// # Errors
-    /// Everything that is wrong with the folder.
-    pub fn of_folder(dir: &Path, revision: &str) -> Result<Self, Vec<Finding>> {
-        let said: Got<Tag> = revision.parse();
-        let (Ok(said), Some(_)) = (said, revision::order(revision, revision)) else {
-            let why = format!("{revision:?} is no revision as 1.2.3");
+    /// All problems of the folder.
+    pub fn from_folder(dir: &Path, revision: &str) -> Result<Self, Vec<Finding>> {
+        let parsed: RegistryResult<Tag> = revision.parse();
+        let (Ok(tag), Some(_)) = (parsed, revision::compare_revisions(revision, revision)) else {
+            let why = format!("{revision:?} is not a revision such as 1.2.3");
             let finding = Finding::about(FindingKind::BadField, "revision", why);
             return Err(vec![finding]);
         };
-        let mut reading = Reading {
+        let mut reading = FolderReader {
             dir,
             revision,
             hashed: BTreeMap::new(),
             findings: Vec::new(),
         };
-        let names = match profile_files(dir) {
+        let names = match list_yaml_files(dir) {
             Ok(names) => names,
             Err(finding) => return Err(vec![finding]),
         };
         let mut profiles = Vec::new();
         let mut remarks = Vec::new();
         for name in names {
-            match reading.profile(&name) {
+            match reading.prepare_profile(&name) {
                 Ok((ready, of_it)) => {
                     profiles.push(ready);
-                    remarks.extend(of_it.into_iter().map(|remark| in_file(&name, &remark)));
+                    remarks.extend(
+                        of_it
+                            .into_iter()
+                            .map(|remark| with_file_name(&name, &remark)),
+                    );
                 }
-                Err(finding) => reading.findings.push(in_file(&name, &finding)),
+                Err(finding) => reading.findings.push(with_file_name(&name, &finding)),
             }
         }
         if !reading.findings.is_empty() {
             return Err(reading.findings);
         }
         Ok(Self {
-            revision: said,
+            revision: tag,
             profiles,
             remarks,
-            moves: false,
+            allow_move: false,
         })
     }
 
-    /// The same, but a revision that is there already gets the new contents.
+    /// Sets whether a revision that exists with other contents is replaced.
     #[must_use]
-    pub fn moving(self, moves: bool) -> Self {
-        Self { moves, ..self }
+    pub fn with_allow_move(self, moves: bool) -> Self {
+        Self {
+            allow_move: moves,
+            ..self
+        }
     }
 
-    /// What is odd about it and does no harm.
+    /// Harmless problems of the profiles.
     pub fn remarks(&self) -> &[Finding] {
         &self.remarks
     }
 
-    /// The names of its profiles.
+    /// Names of the profiles.
     pub fn profiles(&self) -> impl Iterator<Item = &str> {
         self.profiles.iter().map(|ready| ready.name.as_str())
     }
 
-    /// Its files: of which profile, called how, and what.
+    /// The files, each as name of the profile, title and blob.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str, Blob)> {
         self.profiles.iter().flat_map(|ready| {
             let files = ready.files.iter();
@@ -130,13 +138,14 @@ impl Release {
         })
     }
 
-    /// Publishes it under its revision and other tags, such as a branch. The tags come last, so nobody sees half of it.
+    /// Publishes the revision and sets its tag and additional ones, such as a branch. The tags are
+    /// set last, so no reader sees an incomplete release.
     ///
     /// # Errors
-    /// The revision is there already and is something else, or the registry does not take it.
+    /// The revision exists with other contents, or the registry refuses the release.
     #[expect(
         clippy::too_many_arguments,
-        reason = "a release goes somewhere, under names, signed by somebody, and is watched"
+        reason = "a release needs a target, names, a key and a progress reporter"
     )]
     pub async fn publish(
         &self,
@@ -144,113 +153,118 @@ impl Release {
         prefix: &str,
         tags: &[Tag],
         key: Option<&SigningKey>,
-        tell: &mut dyn Tell,
-    ) -> Result<(), MoveError> {
+        progress: &mut dyn ProgressReporter,
+    ) -> Result<(), CopyError> {
         let is_other = |tag: &&Tag| {
-            **tag != self.revision && revision::order(tag.as_str(), tag.as_str()).is_some()
+            **tag != self.revision
+                && revision::compare_revisions(tag.as_str(), tag.as_str()).is_some()
         };
         if let Some(tag) = tags.iter().find(is_other) {
-            return Err(MoveError::OtherRevision {
+            return Err(CopyError::OtherRevision {
                 revision: self.revision.clone(),
                 tag: tag.clone(),
             });
         }
-        let artefacts = self.artefacts(prefix)?;
-        if !self.moves {
-            for artefact in &artefacts {
-                self.refuse_taken(registry, artefact).await?;
+        let artifacts = self.artifacts(prefix)?;
+        if !self.allow_move {
+            for artifact in &artifacts {
+                self.check_not_published(registry, artifact).await?;
             }
         }
-        let of = artefacts.len() as u64;
-        for (done, artefact) in (0..).zip(&artefacts) {
-            tell.step(artefact.repository.as_str(), done, of);
-            self.push(registry, artefact, key).await?;
+        let total = artifacts.len() as u64;
+        for (done, artifact) in (0..).zip(&artifacts) {
+            progress.report(artifact.repository.as_str(), done, total);
+            self.push_artifact(registry, artifact, key).await?;
         }
-        tell.step("tags", of, of);
-        for artefact in &artefacts {
+        progress.report("tags", total, total);
+        for artifact in &artifacts {
             let more = tags
                 .iter()
-                .filter(|tag| artefact.is_profile && **tag != self.revision);
+                .filter(|tag| artifact.is_profile && **tag != self.revision);
             for tag in std::iter::once(&self.revision).chain(more) {
                 registry
-                    .push_manifest(&artefact.repository, Some(tag), &artefact.manifest)
+                    .push_manifest(&artifact.repository, Some(tag), &artifact.manifest)
                     .await
-                    .map_err(MoveError::about(format!("{}:{tag}", artefact.repository)))?;
+                    .map_err(CopyError::about(format!("{}:{tag}", artifact.repository)))?;
             }
         }
         Ok(())
     }
 
-    /// What is pushed, in order: the files of a profile before the profile.
-    fn artefacts(&self, prefix: &str) -> Result<Vec<Artefact<'_>>, MoveError> {
-        let mut artefacts = Vec::new();
+    /// The artifacts to push: the files of each profile before the profile itself.
+    fn artifacts(&self, prefix: &str) -> Result<Vec<Artifact<'_>>, CopyError> {
+        let mut artifacts = Vec::new();
         for ready in &self.profiles {
             let name = format!("{prefix}{}", ready.name);
-            let repository: Got<Repository> = name.parse();
-            let repository = repository.map_err(MoveError::about(&name))?;
+            let repository: RegistryResult<Repository> = name.parse();
+            let repository = repository.map_err(CopyError::about(&name))?;
             if !ready.files.is_empty() {
-                let layer = |file: &ReadyFile| Layer::file(file.blob, FILE_TYPE, &file.title);
+                let layer = |file: &PreparedFile| Layer::file(file.blob, FILE_TYPE, &file.title);
                 let layers = ready.files.iter().map(layer).collect();
-                artefacts.push(Artefact {
-                    repository: files_of(&repository).map_err(MoveError::about(&name))?,
+                artifacts.push(Artifact {
+                    repository: files_repository(&repository).map_err(CopyError::about(&name))?,
                     manifest: Manifest::artifact(FILES_TYPE, layers),
-                    ready,
+                    prepared: ready,
                     is_profile: false,
                 });
             }
             let title = format!("{}.yaml", ready.name);
-            let layer = Layer::file(Blob::of(&ready.yaml), YAML_TYPE, &title);
-            artefacts.push(Artefact {
+            let layer = Layer::file(Blob::new(&ready.yaml), YAML_MEDIA_TYPE, &title);
+            artifacts.push(Artifact {
                 repository,
                 manifest: Manifest::artifact(PROFILE_TYPE, vec![layer]),
-                ready,
+                prepared: ready,
                 is_profile: true,
             });
         }
-        Ok(artefacts)
+        Ok(artifacts)
     }
 
-    async fn refuse_taken(
+    async fn check_not_published(
         &self,
         registry: &dyn Registry,
-        artefact: &Artefact<'_>,
-    ) -> Result<(), MoveError> {
-        let (repository, tag) = (&artefact.repository, &self.revision);
-        let there = registry.manifest(repository, &At::Tag(tag.clone())).await;
-        let there = there.map_err(MoveError::about(format!("{repository}:{tag}")))?;
-        match there {
-            Some(there) if there.digest != artefact.manifest.digest => Err(MoveError::Taken {
-                repository: repository.clone(),
-                tag: tag.clone(),
-                found: there.digest,
-            }),
+        artifact: &Artifact<'_>,
+    ) -> Result<(), CopyError> {
+        let (repository, tag) = (&artifact.repository, &self.revision);
+        let existing = registry
+            .manifest(repository, &ManifestRef::Tag(tag.clone()))
+            .await;
+        let existing = existing.map_err(CopyError::about(format!("{repository}:{tag}")))?;
+        match existing {
+            Some(existing) if existing.digest != artifact.manifest.digest => {
+                Err(CopyError::Exists {
+                    repository: repository.clone(),
+                    tag: tag.clone(),
+                    existing: existing.digest,
+                })
+            }
             _ => Ok(()),
         }
     }
 
-    async fn push(
+    async fn push_artifact(
         &self,
         registry: &dyn Registry,
-        artefact: &Artefact<'_>,
+        artifact: &Artifact<'_>,
         key: Option<&SigningKey>,
-    ) -> Result<(), MoveError> {
-        let (repository, manifest) = (&artefact.repository, &artefact.manifest);
-        let about = || MoveError::about(repository);
+    ) -> Result<(), CopyError> {
+        let (repository, manifest) = (&artifact.repository, &artifact.manifest);
+        let about = || CopyError::about(repository);
         let empty = Bytes::from_static(EMPTY_CONFIG);
-        push_new(registry, repository, &Blob::of(&empty), &empty)
+        push_missing_blob(registry, repository, &Blob::new(&empty), &empty)
             .await
             .map_err(about())?;
-        if artefact.is_profile {
-            let yaml = &artefact.ready.yaml;
-            push_new(registry, repository, &Blob::of(yaml), yaml)
+        if artifact.is_profile {
+            let yaml = &artifact.prepared.yaml;
+            push_missing_blob(registry, repository, &Blob::new(yaml), yaml)
                 .await
                 .map_err(about())?;
         } else {
-            for file in &artefact.ready.files {
-                let from = OnDisk(file.path.clone());
-                push_new(registry, repository, &file.blob, &from)
+            for file in &artifact.prepared.files {
+                let from = FileOrigin(file.path.clone());
+                push_missing_blob(registry, repository, &file.blob, &from)
                     .await
-                    .map_err(MoveError::about(format!("{} in {repository}", file.title)))?;
+                    .map_err(CopyError::about(format!("{} in {repository}", file.title)))?;
             }
         }
         registry
@@ -265,40 +279,40 @@ impl Release {
                 self.revision.as_str(),
             )
             .await
-            .map_err(MoveError::about(format!("the signature of {repository}")))?;
+            .map_err(CopyError::about(format!("the signature of {repository}")))?;
         }
         Ok(())
     }
 }
 
-/// One thing that is pushed.
+/// An artifact to push.
 #[derive(Debug)]
-struct Artefact<'a> {
+struct Artifact<'a> {
     repository: Repository,
     manifest: Manifest,
-    ready: &'a Ready,
+    prepared: &'a PreparedProfile,
     is_profile: bool,
 }
 
-async fn push_new(
+async fn push_missing_blob(
     registry: &dyn Registry,
     repository: &Repository,
     blob: &Blob,
     from: &dyn crate::source::Origin,
-) -> Got<()> {
-    if registry.has(repository, &blob.digest).await? {
+) -> RegistryResult<()> {
+    if registry.has_blob(repository, &blob.digest).await? {
         return Ok(());
     }
     registry.push_blob(repository, blob, from).await
 }
 
-/// The names of the profiles in a folder, in order.
-fn profile_files(dir: &Path) -> Result<Vec<String>, Finding> {
-    let place = dir.display();
+/// File names of the profiles in a folder, sorted.
+fn list_yaml_files(dir: &Path) -> Result<Vec<String>, Finding> {
+    let folder = dir.display();
     let failed = |error: io::Error| {
         Finding::new(
             FindingKind::NotThere,
-            format!("cannot read {place}: {error}"),
+            format!("cannot read {folder}: {error}"),
         )
     };
     let mut names = Vec::new();
@@ -313,43 +327,43 @@ fn profile_files(dir: &Path) -> Result<Vec<String>, Finding> {
     names.sort();
     match names.len() {
         0 => {
-            let message = format!("there is no profile (*.yaml) in {place}");
+            let message = format!("there is no profile (*.yaml) in {folder}");
             Err(Finding::new(FindingKind::NotThere, message))
         }
-        1..=MOST_PROFILES => Ok(names),
+        1..=MAX_PROFILES => Ok(names),
         count => {
-            let message = format!("{count} profiles are more than {MOST_PROFILES}");
+            let message = format!("{count} profiles are more than the maximum of {MAX_PROFILES}");
             Err(Finding::new(FindingKind::TooLarge, message))
         }
     }
 }
 
-/// A folder that is being read.
+/// State of reading a folder.
 #[derive(Debug)]
-struct Reading<'a> {
+struct FolderReader<'a> {
     dir: &'a Path,
     revision: &'a str,
     hashed: BTreeMap<PathBuf, Blob>,
     findings: Vec<Finding>,
 }
 
-impl Reading<'_> {
-    fn profile(&mut self, file: &str) -> Result<(Ready, Vec<Finding>), Finding> {
-        let limit = Limits::default().profile;
-        let yaml = read_whole(&self.dir.join(file), limit)?;
+impl FolderReader<'_> {
+    fn prepare_profile(&mut self, file: &str) -> Result<(PreparedProfile, Vec<Finding>), Finding> {
+        let limit = Limits::default().profile_bytes;
+        let yaml = read_bounded(&self.dir.join(file), limit)?;
         let yaml = String::from_utf8(yaml).map_err(|error| {
             Finding::new(FindingKind::Yaml, format!("it is not UTF-8: {error}"))
         })?;
         let yaml = self.with_release(yaml.trim_start_matches('\u{feff}'))?;
         let yaml = self.with_digest(file, yaml)?;
-        let profile = profile(file, yaml.as_bytes())?;
+        let profile = read_profile(file, yaml.as_bytes())?;
         if profile.release != self.revision {
             let why = format!("it cannot be set to {}", self.revision);
             let kind = FindingKind::RevisionMismatch;
             return Err(Finding::about(kind, "metadata.release", why));
         }
-        let files = self.files(file, &profile);
-        let ready = Ready {
+        let files = self.prepare_files(file, &profile);
+        let ready = PreparedProfile {
             name: profile.spec.profile_name.clone(),
             yaml: yaml.into(),
             files,
@@ -359,87 +373,94 @@ impl Reading<'_> {
 
     fn with_release(&self, yaml: &str) -> Result<String, Finding> {
         let release = format!("\"{}\"", self.revision);
-        edit::set(yaml, "metadata", "release", &release).ok_or_else(|| {
-            let why = "it cannot be set; write metadata one key a line, or not at all";
+        edit::set_value(yaml, "metadata", "release", &release).ok_or_else(|| {
+            let why = "it cannot be set; write metadata with one key per line, or remove it";
             Finding::about(FindingKind::RevisionMismatch, "metadata.release", why)
         })
     }
 
-    /// Fills in the digest of the image, if there is none and the image is here.
+    /// Sets the digest of the image if it is missing and the image is in the folder.
     fn with_digest(&mut self, file: &str, yaml: String) -> Result<String, Finding> {
         if !edit::is_absent(&yaml, "spec", "osImageSha256") {
             return Ok(yaml);
         }
-        let Some(probe) = edit::set(&yaml, "spec", "osImageSha256", ANY_DIGEST) else {
+        let Some(probe) = edit::set_value(&yaml, "spec", "osImageSha256", PLACEHOLDER_DIGEST)
+        else {
             return Ok(yaml);
         };
-        let probe = profile(file, probe.as_bytes())?;
-        let (all, _) = named(&probe);
+        let probe = read_profile(file, probe.as_bytes())?;
+        let (all, _) = collect_profile_files(&probe);
         let image = all.into_iter().find(|n| n.role == Role::Image);
-        let Some(path) = image.and_then(|image| self.path_of(&image)) else {
+        let Some(path) = image.and_then(|image| self.local_path(&image)) else {
             return Ok(yaml);
         };
         let digest = format!("\"{}\"", self.hash(&path)?.digest.hex());
-        Ok(edit::set(&yaml, "spec", "osImageSha256", &digest).unwrap_or(yaml))
+        Ok(edit::set_value(&yaml, "spec", "osImageSha256", &digest).unwrap_or(yaml))
     }
 
-    /// The files of a profile that are here. What is wrong with them is found.
-    fn files(&mut self, file: &str, profile: &Profile) -> Vec<ReadyFile> {
-        let mut ready: Vec<ReadyFile> = Vec::new();
-        let (all, doubles) = named(profile);
-        // What is not here stays where it is, and there the host tells which is which.
+    /// Prepares the files of a profile that are in the folder. Records problems as findings.
+    fn prepare_files(&mut self, file: &str, profile: &Profile) -> Vec<PreparedFile> {
+        let mut ready: Vec<PreparedFile> = Vec::new();
+        let (all, doubles) = collect_profile_files(profile);
+        // Files that are not in the folder are not published, so equal titles do not matter.
         let doubles = doubles
             .iter()
-            .filter(|double| self.path_of(double).is_some());
-        let doubles: Vec<Finding> = doubles.map(|d| in_file(file, &d.ambiguous())).collect();
+            .filter(|double| self.local_path(double).is_some());
+        let doubles: Vec<Finding> = doubles
+            .map(|d| with_file_name(file, &d.ambiguous_finding()))
+            .collect();
         self.findings.extend(doubles);
-        for named in all {
-            match self.file(&named, profile) {
+        for profile_file in all {
+            match self.prepare_file(&profile_file, profile) {
                 Ok(Some(one)) if ready.iter().any(|other| other.path == one.path) => {
-                    let why = format!("two files are called {}", last_part(&named.title));
+                    let why = format!("two files have the name {}", file_name(&profile_file.title));
                     let finding = Finding::new(FindingKind::Ambiguous, why);
-                    self.findings.push(in_file(file, &finding));
+                    self.findings.push(with_file_name(file, &finding));
                 }
                 Ok(Some(one)) => ready.push(one),
                 Ok(None) => {}
-                Err(finding) => self.findings.push(in_file(file, &finding)),
+                Err(finding) => self.findings.push(with_file_name(file, &finding)),
             }
         }
         ready
     }
 
-    fn file(&mut self, named: &Named, profile: &Profile) -> Result<Option<ReadyFile>, Finding> {
-        let Some(path) = self.path_of(named) else {
-            if named.url.contains("://") {
+    fn prepare_file(
+        &mut self,
+        profile_file: &ProfileFile,
+        profile: &Profile,
+    ) -> Result<Option<PreparedFile>, Finding> {
+        let Some(path) = self.local_path(profile_file) else {
+            if profile_file.url.contains("://") {
                 return Ok(None);
             }
-            let why = format!("{} is not in the folder", last_part(&named.title));
+            let why = format!("{} is not in the folder", file_name(&profile_file.title));
             return Err(Finding::new(FindingKind::NotThere, why));
         };
         let blob = self.hash(&path)?;
-        let limit = named.role.limit(&Limits::default());
+        let limit = profile_file.role.max_bytes(&Limits::default());
         if blob.size > limit {
             let why = format!("{} is larger than {limit} bytes", path.display());
             return Err(Finding::new(FindingKind::TooLarge, why));
         }
-        match (named.role, image_digest(&profile.spec.sha256)) {
-            (Role::Image, Some(said)) if said != blob.digest => {
+        match (profile_file.role, image_digest(&profile.spec.sha256)) {
+            (Role::Image, Some(expected)) if expected != blob.digest => {
                 let why = format!("the image here has {}", blob.digest.hex());
                 let kind = FindingKind::WrongDigest;
                 return Err(Finding::about(kind, "spec.osImageSha256", why));
             }
             (Role::Image, _) => {}
             (role, _) => role
-                .check(&read_whole(&path, limit)?)
-                .map_err(|finding| in_file(last_part(&named.title), &finding))?,
+                .check_content(&read_bounded(&path, limit)?)
+                .map_err(|finding| with_file_name(file_name(&profile_file.title), &finding))?,
         }
-        let title = named.title.clone();
-        Ok(Some(ReadyFile { title, path, blob }))
+        let title = profile_file.title.clone();
+        Ok(Some(PreparedFile { title, path, blob }))
     }
 
-    /// Where a file is, if it is here.
-    fn path_of(&self, named: &Named) -> Option<PathBuf> {
-        let name = last_part(&named.title);
+    /// Path of a file, if it is in the folder.
+    fn local_path(&self, profile_file: &ProfileFile) -> Option<PathBuf> {
+        let name = file_name(&profile_file.title);
         if matches!(name, "" | "." | "..") {
             return None;
         }
@@ -451,18 +472,18 @@ impl Reading<'_> {
         if let Some(blob) = self.hashed.get(path) {
             return Ok(*blob);
         }
-        let blob = hash(path)?;
+        let blob = hash_file(path)?;
         self.hashed.insert(path.to_owned(), blob);
         Ok(blob)
     }
 }
 
-fn last_part(title: &str) -> &str {
+fn file_name(title: &str) -> &str {
     title.rsplit('/').next().unwrap_or_default()
 }
 
-/// The same finding, with the file that it is about.
-fn in_file(file: &str, finding: &Finding) -> Finding {
+/// Adds the file name to the message of a finding.
+fn with_file_name(file: &str, finding: &Finding) -> Finding {
     Finding {
         field: finding.field.clone(),
         ..Finding::new(finding.kind, format!("{file}: {}", finding.message))

@@ -1,4 +1,4 @@
-//! What all registries can be asked, and what they have.
+//! Interface and data model of registries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,91 +11,110 @@ use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::error::{Got, RegistryError, malformed};
+use crate::error::{RegistryError, RegistryResult, malformed};
 
-/// The form of a manifest.
+/// Media type of an OCI manifest.
 pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// The form of a manifest as Docker writes it.
+/// Media type of a Docker manifest.
 pub const DOCKER_MANIFEST_TYPE: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// The annotation of a layer that holds the name of its file.
-pub const TITLE: &str = "org.opencontainers.image.title";
+/// Annotation of a layer with the name of its file.
+pub const TITLE_ANNOTATION: &str = "org.opencontainers.image.title";
 
-/// The form of a configuration that says nothing.
+/// Media type of the empty configuration.
 const EMPTY_CONFIG_TYPE: &str = "application/vnd.oci.empty.v1+json";
 
-/// A configuration that says nothing.
+/// The empty configuration.
 pub const EMPTY_CONFIG: &[u8] = b"{}";
 
-/// The longest name of a repository.
-const LONGEST_REPOSITORY: usize = 255;
+/// Longest name of a repository, in bytes.
+const MAX_REPOSITORY_BYTES: usize = 255;
 
-/// The longest tag.
-const LONGEST_TAG: usize = 128;
+/// Longest tag, in bytes.
+const MAX_TAG_BYTES: usize = 128;
 
-/// A content as it comes, piece by piece.
-pub type Body = Pin<Box<dyn Stream<Item = Got<Bytes>> + Send>>;
+/// Content of a blob or file as a stream of chunks.
+pub type BlobStream = Pin<Box<dyn Stream<Item = RegistryResult<Bytes>> + Send>>;
 
-/// Where a content can be had, more than once and from any place.
+/// Content that can be opened several times, at any offset.
 #[async_trait]
 pub trait Origin: Send + Sync {
-    /// The content from a byte on.
-    async fn open(&self, from: u64) -> Got<Body>;
+    /// Opens the content at an offset.
+    async fn open(&self, from: u64) -> RegistryResult<BlobStream>;
 }
 
 #[async_trait]
 impl Origin for Bytes {
-    async fn open(&self, from: u64) -> Got<Body> {
+    async fn open(&self, from: u64) -> RegistryResult<BlobStream> {
         let from = usize::try_from(from).unwrap_or(usize::MAX).min(self.len());
         let rest = self.slice(from..);
         Ok(Box::pin(futures_util::stream::iter([Ok(rest)])))
     }
 }
 
-/// A registry: whatever has tags, manifests and blobs.
+/// A registry: tags, manifests and blobs in repositories.
 #[async_trait]
 pub trait Registry: Send + Sync + fmt::Debug {
-    /// The tags of a repository.
-    async fn tags(&self, repository: &Repository) -> Got<Vec<Tag>>;
+    /// Lists the tags of a repository.
+    async fn tags(&self, repository: &Repository) -> RegistryResult<Vec<Tag>>;
 
-    /// A manifest, or none if there is no such. Its digest is that of its content; asked for by digest, it is that one.
-    async fn manifest(&self, repository: &Repository, at: &At) -> Got<Option<Manifest>>;
+    /// Reads a manifest; `None` if it does not exist. Its digest is computed from its content and,
+    /// if it was requested by digest, checked.
+    async fn manifest(
+        &self,
+        repository: &Repository,
+        at: &ManifestRef,
+    ) -> RegistryResult<Option<Manifest>>;
 
-    /// The whole of a small blob. Its size and its digest are checked.
-    async fn small(&self, repository: &Repository, blob: &Blob, limit: u64) -> Got<Bytes>;
+    /// Reads a whole small blob. Its size and its digest are checked.
+    async fn blob(&self, repository: &Repository, blob: &Blob, limit: u64)
+    -> RegistryResult<Bytes>;
 
-    /// A blob from a byte on. Its digest is not checked.
-    async fn open(&self, repository: &Repository, blob: &Blob, from: u64) -> Got<Body>;
+    /// Opens a blob at an offset. Its digest is not checked.
+    async fn open_blob(
+        &self,
+        repository: &Repository,
+        blob: &Blob,
+        from: u64,
+    ) -> RegistryResult<BlobStream>;
 
-    /// Whether a blob is there.
-    async fn has(&self, repository: &Repository, digest: &Digest) -> Got<bool>;
+    /// Whether a blob exists.
+    async fn has_blob(&self, repository: &Repository, digest: &Digest) -> RegistryResult<bool>;
 
-    /// Puts a blob in.
-    async fn push_blob(&self, repository: &Repository, blob: &Blob, from: &dyn Origin) -> Got<()>;
+    /// Pushes a blob.
+    async fn push_blob(
+        &self,
+        repository: &Repository,
+        blob: &Blob,
+        from: &dyn Origin,
+    ) -> RegistryResult<()>;
 
-    /// Puts a manifest in, under a tag or by its digest alone. What it names must be there.
+    /// Pushes a manifest, under a tag or by its digest only. The blobs that it names must exist.
     async fn push_manifest(
         &self,
         repository: &Repository,
         tag: Option<&Tag>,
         manifest: &Manifest,
-    ) -> Got<()>;
+    ) -> RegistryResult<()>;
 
-    /// Lets tags lead to manifests that are there already, one after the other where they cannot be given at once.
+    /// Sets tags on existing manifests. Registries that cannot set all at once set them one by one.
     ///
     /// # Errors
-    /// With the number of the tag that it is about, unless it is about all of them.
-    async fn give(&self, tags: &[Tagged]) -> Result<(), (Option<usize>, RegistryError)> {
-        for (number, one) in tags.iter().enumerate() {
+    /// The index of the failed tag, unless the error concerns all of them.
+    async fn push_tags(
+        &self,
+        tags: &[TagAssignment],
+    ) -> Result<(), (Option<usize>, RegistryError)> {
+        for (number, assignment) in tags.iter().enumerate() {
             let failed = |error| (Some(number), error);
-            // It is read once more, so the manifests of many are not in memory together, and no tag leads to what did not
-            // arrive.
-            let at = At::Digest(one.digest);
-            let manifest = self.manifest(&one.repository, &at).await;
-            let manifest = manifest.and_then(|found| found.ok_or(RegistryError::NotThere));
+            // Read the manifest again instead of holding all in memory. This also ensures that no
+            // tag refers to a missing manifest.
+            let at = ManifestRef::Digest(assignment.digest);
+            let manifest = self.manifest(&assignment.repository, &at).await;
+            let manifest = manifest.and_then(|existing| existing.ok_or(RegistryError::NotFound));
             let manifest = manifest.map_err(failed)?;
-            self.push_manifest(&one.repository, Some(&one.tag), &manifest)
+            self.push_manifest(&assignment.repository, Some(&assignment.tag), &manifest)
                 .await
                 .map_err(failed)?;
         }
@@ -103,14 +122,14 @@ pub trait Registry: Send + Sync + fmt::Debug {
     }
 }
 
-/// A tag, and where it is to lead.
+/// A tag and the manifest that it shall refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tagged {
-    /// In which repository.
+pub struct TagAssignment {
+    /// Repository of the tag.
     pub repository: Repository,
-    /// The tag.
+    /// Name of the tag.
     pub tag: Tag,
-    /// To which manifest.
+    /// Digest of the manifest.
     pub digest: Digest,
 }
 
@@ -119,7 +138,7 @@ pub struct Tagged {
 pub struct Repository(String);
 
 impl Repository {
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -129,13 +148,13 @@ impl FromStr for Repository {
     type Err = RegistryError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.len() > LONGEST_REPOSITORY {
+        if text.len() > MAX_REPOSITORY_BYTES {
             return Err(malformed("name of the repository", "it is too long"));
         }
-        if !text.split('/').all(is_part_of_repository) {
+        if !text.split('/').all(is_repository_component) {
             return Err(malformed(
                 "name of the repository",
-                "its parts must be small letters and digits, with `.`, `_` or `-` between them",
+                "its parts must be lowercase letters and digits, with `.`, `_` or `-` between them",
             ));
         }
         Ok(Self(text.to_owned()))
@@ -148,8 +167,9 @@ impl fmt::Display for Repository {
     }
 }
 
-/// Whether a text is small letters and digits, with `.`, `_`, `__` or any number of `-` between them.
-fn is_part_of_repository(part: &str) -> bool {
+/// Whether a text is lowercase letters and digits, with `.`, `_`, `__` or any number of `-` between
+/// them.
+fn is_repository_component(part: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let ends_well = part.starts_with(is_plain) && part.ends_with(is_plain);
     ends_well
@@ -158,12 +178,12 @@ fn is_part_of_repository(part: &str) -> bool {
         })
 }
 
-/// A tag: a name that may be given to another manifest later.
+/// A tag: a name that can be moved to another manifest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(String);
 
 impl Tag {
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -178,7 +198,7 @@ impl FromStr for Tag {
             .bytes()
             .next()
             .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if starts_well && text.len() <= LONGEST_TAG && text.bytes().all(is_inner) {
+        if starts_well && text.len() <= MAX_TAG_BYTES && text.bytes().all(is_inner) {
             Ok(Self(text.to_owned()))
         } else {
             Err(malformed(
@@ -195,16 +215,16 @@ impl fmt::Display for Tag {
     }
 }
 
-/// Which manifest.
+/// Reference to a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum At {
-    /// The one that has a tag now.
+pub enum ManifestRef {
+    /// The manifest that has this tag now.
     Tag(Tag),
-    /// That very one.
+    /// The manifest with this digest.
     Digest(Digest),
 }
 
-impl fmt::Display for At {
+impl fmt::Display for ManifestRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tag(tag) => tag.fmt(f),
@@ -213,59 +233,59 @@ impl fmt::Display for At {
     }
 }
 
-/// A content in a registry.
+/// Digest and size of content in a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Blob {
-    /// What it is.
+    /// Digest of the content.
     pub digest: Digest,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl Blob {
-    /// The blob that a content makes.
-    pub fn of(content: &[u8]) -> Self {
+    /// The blob with this content.
+    pub fn new(content: &[u8]) -> Self {
         Self {
-            digest: Digest::of(content),
+            digest: Digest::compute(content),
             size: content.len() as u64,
         }
     }
 }
 
-/// One of the contents of a manifest.
+/// A layer of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// The content.
+    /// Content of the layer.
     pub blob: Blob,
-    /// Its form.
+    /// Media type of the content.
     pub media_type: String,
-    /// The name of its file.
+    /// Name of the file in the layer.
     pub title: Option<String>,
-    /// What else is said of it, the title as well.
+    /// All annotations, including the title.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What belongs together.
+/// A manifest, which describes an artifact and its blobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The digest of `bytes`.
+    /// Digest of `bytes`.
     pub digest: Digest,
-    /// As it was written.
+    /// The manifest as stored, byte for byte.
     pub bytes: Bytes,
-    /// Its form.
+    /// Media type of the manifest.
     pub media_type: String,
-    /// What kind of thing it describes.
+    /// Artifact type.
     pub artifact_type: Option<String>,
-    /// Its configuration. A registry takes a manifest only when this is there too.
+    /// The configuration. A registry accepts the manifest only if this blob exists too.
     pub config: Option<Blob>,
-    /// Its contents.
+    /// The layers, in order.
     pub layers: Vec<Layer>,
 }
 
 impl Manifest {
-    /// Reads a manifest.
-    pub fn read(bytes: Bytes, media_type: &str) -> Got<Self> {
-        let written: WrittenManifest = serde_json::from_slice(&bytes)
+    /// Parses a manifest.
+    pub fn read(bytes: Bytes, media_type: &str) -> RegistryResult<Self> {
+        let written: ManifestJson = serde_json::from_slice(&bytes)
             .map_err(|error| malformed("manifest", error.to_string()))?;
         if written.manifests.is_some() {
             return Err(malformed("manifest", "it is a list of other manifests"));
@@ -273,49 +293,61 @@ impl Manifest {
         if written.schema_version != 2 {
             return Err(malformed("manifest", "its schemaVersion is not 2"));
         }
-        // Some servers say `application/json` or nothing; then what the manifest says of itself counts.
-        let said = media_type.split(';').next().unwrap_or_default().trim();
-        let media_type = [said, written.media_type.as_deref().unwrap_or(MANIFEST_TYPE)]
-            .into_iter()
-            .find(|kind| matches!(*kind, MANIFEST_TYPE | DOCKER_MANIFEST_TYPE))
-            .ok_or_else(|| malformed("manifest", format!("{said:?} is not its form")))?
-            .to_owned();
+        // Some servers send `application/json` or nothing. Then use the media type in the manifest.
+        let content_type = media_type.split(';').next().unwrap_or_default().trim();
+        let media_type = [
+            content_type,
+            written.media_type.as_deref().unwrap_or(MANIFEST_TYPE),
+        ]
+        .into_iter()
+        .find(|kind| matches!(*kind, MANIFEST_TYPE | DOCKER_MANIFEST_TYPE))
+        .ok_or_else(|| {
+            malformed(
+                "manifest",
+                format!("its media type {content_type:?} is not supported"),
+            )
+        })?
+        .to_owned();
         let layers = written.layers.unwrap_or_default();
-        let layers: Got<Vec<Layer>> = layers.into_iter().map(WrittenBlob::into_layer).collect();
+        let layers: RegistryResult<Vec<Layer>> =
+            layers.into_iter().map(DescriptorJson::into_layer).collect();
         Ok(Self {
-            digest: Digest::of(&bytes),
+            digest: Digest::compute(&bytes),
             bytes,
             media_type,
             artifact_type: written.artifact_type.or_else(|| {
                 let config = written.config.as_ref()?;
-                is_telling(&config.media_type).then(|| config.media_type.clone())
+                names_artifact_type(&config.media_type).then(|| config.media_type.clone())
             }),
             config: written.config.map(|config| config.blob()),
             layers: layers?,
         })
     }
 
-    /// Writes the manifest of an artefact of a kind. Its configuration is [`EMPTY_CONFIG`].
+    /// Creates the manifest of an artifact of this type. Its configuration is [`EMPTY_CONFIG`].
     pub fn artifact(kind: &str, layers: Vec<Layer>) -> Self {
-        let config = Blob::of(EMPTY_CONFIG);
-        let layers: Vec<Layer> = layers.into_iter().map(Layer::with_title_noted).collect();
-        let written = WrittenManifest {
+        let config = Blob::new(EMPTY_CONFIG);
+        let layers: Vec<Layer> = layers
+            .into_iter()
+            .map(Layer::with_title_annotation)
+            .collect();
+        let written = ManifestJson {
             schema_version: 2,
             media_type: Some(MANIFEST_TYPE.to_owned()),
             artifact_type: Some(kind.to_owned()),
-            config: Some(WrittenBlob {
+            config: Some(DescriptorJson {
                 media_type: EMPTY_CONFIG_TYPE.to_owned(),
                 digest: config.digest,
                 size: config.size,
                 annotations: None,
             }),
-            layers: Some(layers.iter().map(WrittenBlob::of).collect()),
+            layers: Some(layers.iter().map(DescriptorJson::from_layer).collect()),
             manifests: None,
         };
-        // Texts and numbers can always be written.
+        // Serializing strings and numbers cannot fail.
         let bytes = Bytes::from(serde_json::to_vec(&written).unwrap_or_default());
         Self {
-            digest: Digest::of(&bytes),
+            digest: Digest::compute(&bytes),
             bytes,
             media_type: MANIFEST_TYPE.to_owned(),
             artifact_type: Some(kind.to_owned()),
@@ -324,15 +356,15 @@ impl Manifest {
         }
     }
 
-    /// All contents that it names, its configuration as well.
+    /// All blobs that the manifest names, including its configuration.
     pub fn blobs(&self) -> impl Iterator<Item = Blob> + '_ {
         let layers = self.layers.iter().map(|layer| layer.blob);
         self.config.into_iter().chain(layers)
     }
 }
 
-/// Whether the form of a configuration says what kind of artefact it belongs to.
-fn is_telling(config_type: &str) -> bool {
+/// Whether the media type of a configuration identifies the type of the artifact.
+fn names_artifact_type(config_type: &str) -> bool {
     !matches!(
         config_type,
         "" | EMPTY_CONFIG_TYPE
@@ -343,7 +375,7 @@ fn is_telling(config_type: &str) -> bool {
 }
 
 impl Layer {
-    /// A layer that is a file.
+    /// A layer with one file.
     pub fn file(blob: Blob, media_type: &str, title: &str) -> Self {
         Self {
             blob,
@@ -351,37 +383,38 @@ impl Layer {
             title: Some(title.to_owned()),
             annotations: BTreeMap::new(),
         }
-        .with_title_noted()
+        .with_title_annotation()
     }
 
-    fn with_title_noted(mut self) -> Self {
+    fn with_title_annotation(mut self) -> Self {
         if let Some(title) = &self.title {
-            self.annotations.insert(TITLE.to_owned(), title.clone());
+            self.annotations
+                .insert(TITLE_ANNOTATION.to_owned(), title.clone());
         }
         self
     }
 }
 
-/// A manifest as it is written.
+/// A manifest as JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WrittenManifest {
+struct ManifestJson {
     schema_version: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     media_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     artifact_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    config: Option<WrittenBlob>,
-    layers: Option<Vec<WrittenBlob>>,
+    config: Option<DescriptorJson>,
+    layers: Option<Vec<DescriptorJson>>,
     #[serde(default, skip_serializing)]
     manifests: Option<serde::de::IgnoredAny>,
 }
 
-/// A content as a manifest names it.
+/// A descriptor in a manifest, as JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WrittenBlob {
+struct DescriptorJson {
     media_type: String,
     digest: Digest,
     size: u64,
@@ -389,8 +422,8 @@ struct WrittenBlob {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-impl WrittenBlob {
-    fn of(layer: &Layer) -> Self {
+impl DescriptorJson {
+    fn from_layer(layer: &Layer) -> Self {
         Self {
             media_type: layer.media_type.clone(),
             digest: layer.blob.digest,
@@ -406,7 +439,7 @@ impl WrittenBlob {
         }
     }
 
-    fn into_layer(self) -> Got<Layer> {
+    fn into_layer(self) -> RegistryResult<Layer> {
         if i64::try_from(self.size).is_err() {
             return Err(malformed("manifest", "a size in it is too large"));
         }
@@ -415,7 +448,7 @@ impl WrittenBlob {
         Ok(Layer {
             blob,
             media_type: self.media_type,
-            title: annotations.get(TITLE).cloned(),
+            title: annotations.get(TITLE_ANNOTATION).cloned(),
             annotations,
         })
     }
@@ -456,8 +489,8 @@ mod tests {
     }
 
     #[test]
-    fn an_artefact_is_read_as_it_was_written() {
-        let layer = Layer::file(Blob::of(b"name: a"), "application/x-yaml", "a.yaml");
+    fn an_artifact_is_read_as_it_was_written() {
+        let layer = Layer::file(Blob::new(b"name: a"), "application/x-yaml", "a.yaml");
         let written = Manifest::artifact("application/vnd.example", vec![layer]);
         let read = Manifest::read(written.bytes.clone(), MANIFEST_TYPE).unwrap();
         assert_eq!(read, written);
@@ -468,9 +501,9 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_says_the_kind_where_nothing_else_does() {
+    fn the_type_of_the_configuration_is_the_fallback_of_the_artifact_type() {
         let manifest = |config: &str| {
-            let config_blob = Blob::of(b"{}");
+            let config_blob = Blob::new(b"{}");
             let text = format!(
                 r#"{{"schemaVersion":2,"config":{{"mediaType":"{config}","digest":"{}","size":2}},"layers":[]}}"#,
                 config_blob.digest
@@ -484,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manifest_is_refused() {
+    fn an_invalid_manifest_is_refused() {
         for text in [
             "",
             "<html>",

@@ -1,8 +1,8 @@
-//! Signatures of artefacts, in the form of cosign: simple signing with ECDSA over P-256, kept beside the artefact under
-//! the tag `sha256-<digits>.sig`.
+//! Signatures of artifacts in the format of cosign: simple signing with ECDSA over P-256. They are
+//! stored next to the artifact under the tag `sha256-<digits>.sig`.
 //!
-//! What is signed names the digest of the artefact, its repository and its revision. So neither another content, nor
-//! the artefact of another profile, nor an older one under a newer tag is taken for the one that was signed.
+//! A payload names the digest, the repository and the revision of the artifact. So other content,
+//! the artifact of another profile, and an older one under a newer tag have no good signature.
 
 use std::collections::BTreeMap;
 
@@ -21,147 +21,148 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::digest::Digest;
-use crate::error::{Class, Got, malformed};
+use crate::error::{ErrorClass, RegistryResult, malformed};
 use crate::finding::{Finding, FindingKind};
-use crate::source::{At, Blob, Layer, MANIFEST_TYPE, Manifest, Registry, Repository, Tag};
+use crate::source::{Blob, Layer, MANIFEST_TYPE, Manifest, ManifestRef, Registry, Repository, Tag};
 
-/// The form of what is signed.
+/// Media type of a signed payload.
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
-/// The annotation of a payload that holds its signature.
-const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// Annotation of a payload that holds its signature.
+const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 
-/// What a payload says of itself.
+/// The type that a payload declares.
 const PAYLOAD_KIND: &str = "cosign container image signature";
 
-/// Where a payload names the revision. By cosign: `-a io.evenkeel.revision=0.3.1`.
-const REVISION: &str = "io.evenkeel.revision";
+/// Key of the revision in a payload. With cosign it is set by `-a io.evenkeel.revision=0.3.1`.
+const REVISION_ANNOTATION: &str = "io.evenkeel.revision";
 
-/// How many signatures of an artefact are looked at.
-const MOST_SIGNATURES: usize = 16;
+/// Maximum number of signatures of an artifact that are checked.
+const MAX_SIGNATURES: usize = 16;
 
-/// How many keys a set may have.
-const MOST_KEYS: usize = 64;
+/// Maximum number of keys in a set.
+const MAX_KEYS: usize = 64;
 
-/// The largest payload.
-const LARGEST_PAYLOAD: u64 = 64 * 1024;
+/// Largest payload, in bytes.
+const MAX_PAYLOAD_BYTES: u64 = 64 * 1024;
 
-/// What is done with an artefact without a good signature.
+/// What to do with an artifact without a good signature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Trust {
-    /// It is not taken.
+pub enum SignaturePolicy {
+    /// Refuse the artifact.
     Require,
-    /// It is taken, and said.
+    /// Accept the artifact and record a finding.
     #[default]
     Warn,
-    /// Nobody looks.
+    /// Do not check signatures.
     Off,
 }
 
-/// What the signatures of an artefact are worth.
+/// Result of checking the signatures of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// This one is good.
+    /// A signature is good.
     Good(Signature),
-    /// There is none.
+    /// The artifact has no signature.
     Unsigned,
-    /// There are some and none is good; why the first one is not.
+    /// No signature is good; the reason for the first one.
     Bad(String),
 }
 
-/// A good signature, with all that is needed to look at it again.
+/// A good signature, with everything that is needed to check it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// What was signed, in Base64.
+    /// The signed payload in Base64.
     pub payload: String,
     /// The signature in Base64.
     pub signature: String,
-    /// Which key made it: the SHA-256 of its public half (SPKI), in hexadecimal.
+    /// ID of the key: the SHA-256 of its public half (SPKI), in hexadecimal.
     pub key: String,
 }
 
-/// The tag under which the signatures of an artefact lie.
-pub fn signature_tag(of: &Digest) -> Got<Tag> {
-    format!("sha256-{}.sig", of.hex()).parse()
+/// Tag of the signatures of an artifact.
+pub fn signature_tag(artifact: &Digest) -> RegistryResult<Tag> {
+    format!("sha256-{}.sig", artifact.hex()).parse()
 }
 
-/// The keys whose signatures count.
+/// The trusted keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeySet {
-    keys: Vec<Key>,
+    keys: Vec<PublicKey>,
 }
 
 #[derive(Clone, Debug)]
-struct Key {
+struct PublicKey {
     public: VerifyingKey,
     id: String,
 }
 
 impl KeySet {
-    /// Reads public keys, each a PEM as `cosign generate-key-pair` or [`SigningKey::public_pem`] writes it.
+    /// Reads public keys in PEM format, as `cosign generate-key-pair` or [`SigningKey::public_pem`]
+    /// writes them.
     ///
     /// # Errors
-    /// One is no public key of the curve P-256, or there are too many.
+    /// A key is not a public key of the curve P-256, or there are too many.
     pub fn read(pems: &[String]) -> Result<Self, Finding> {
-        if pems.len() > MOST_KEYS {
-            return Err(bad_key(format!("there are more than {MOST_KEYS}")));
+        if pems.len() > MAX_KEYS {
+            return Err(invalid_key(format!("there are more than {MAX_KEYS} keys")));
         }
         let read = |(number, pem): (usize, &String)| {
             let public = VerifyingKey::from_public_key_pem(pem.trim());
             let public = public.map_err(|error| {
                 let number = number + 1;
-                bad_key(format!(
-                    "number {number} is no public key of the curve P-256 as PEM: {error}"
+                invalid_key(format!(
+                    "number {number} is no public key of the curve P-256 in PEM format: {error}"
                 ))
             })?;
-            let id = id_of(&public).map_err(bad_key)?;
-            Ok(Key { public, id })
+            let id = key_id(&public).map_err(invalid_key)?;
+            Ok(PublicKey { public, id })
         };
-        let keys: Result<Vec<Key>, Finding> = pems.iter().enumerate().map(read).collect();
+        let keys: Result<Vec<PublicKey>, Finding> = pems.iter().enumerate().map(read).collect();
         Ok(Self { keys: keys? })
     }
 
-    /// Whether there is no key at all.
+    /// Whether the set has no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Looks at the signatures of the artefact `of` that was found under a tag.
+    /// Checks the signatures of an artifact that has this tag.
     ///
     /// # Errors
-    /// The registry could not be asked. What it answers never is an error: then the verdict is bad.
-    pub async fn judge(
+    /// The registry cannot be reached. Invalid content is not an error: then the verdict is bad.
+    pub async fn verify(
         &self,
         registry: &dyn Registry,
         repository: &Repository,
-        of: &Digest,
+        artifact: &Digest,
         tag: &str,
-    ) -> Got<Verdict> {
-        let signatures = match signatures_of(registry, repository, of).await {
+    ) -> RegistryResult<Verdict> {
+        let signatures = match signature_layers(registry, repository, artifact).await {
             Ok(signatures) => signatures,
-            Err(error) if error.class() == Class::Lasting => {
+            Err(error) if error.class() == ErrorClass::Permanent => {
                 return Ok(Verdict::Bad(error.to_string()));
             }
             Err(error) => return Err(error),
         };
-        let claim = Claim {
-            digest: of,
+        let claim = SignatureClaim {
+            digest: artifact,
             repository,
             tag,
         };
         let mut first = None;
-        for layer in signatures.iter().take(MOST_SIGNATURES) {
-            let payload = registry.small(repository, &layer.blob, LARGEST_PAYLOAD);
+        for layer in signatures.iter().take(MAX_SIGNATURES) {
+            let payload = registry.blob(repository, &layer.blob, MAX_PAYLOAD_BYTES);
             let payload = match payload.await {
                 Ok(payload) => payload,
-                Err(error) if error.class() == Class::Lasting => {
+                Err(error) if error.class() == ErrorClass::Permanent => {
                     first.get_or_insert(error.to_string());
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            match self.verify(layer, &payload, &claim) {
+            match self.verify_layer(layer, &payload, &claim) {
                 Ok(signature) => return Ok(Verdict::Good(signature)),
                 Err(why) => first.get_or_insert(why),
             };
@@ -169,14 +170,19 @@ impl KeySet {
         Ok(first.map_or(Verdict::Unsigned, Verdict::Bad))
     }
 
-    fn verify(&self, layer: &Layer, payload: &[u8], claim: &Claim) -> Result<Signature, String> {
-        let said = layer.annotations.get(SIGNATURE);
-        let said = said.ok_or("a payload has no signature")?.trim();
+    fn verify_layer(
+        &self,
+        layer: &Layer,
+        payload: &[u8],
+        claim: &SignatureClaim,
+    ) -> Result<Signature, String> {
+        let encoded = layer.annotations.get(SIGNATURE_ANNOTATION);
+        let encoded = encoded.ok_or("a payload has no signature")?.trim();
         let bytes = STANDARD
-            .decode(said)
+            .decode(encoded)
             .map_err(|error| format!("a signature is not Base64: {error}"))?;
         let signature = p256::ecdsa::Signature::from_der(&bytes)
-            .map_err(|error| format!("a signature is not one by ECDSA: {error}"))?;
+            .map_err(|error| format!("a signature is not an ECDSA signature: {error}"))?;
         let key = self
             .keys
             .iter()
@@ -185,19 +191,19 @@ impl KeySet {
         claim.check(payload)?;
         Ok(Signature {
             payload: STANDARD.encode(payload),
-            signature: said.to_owned(),
+            signature: encoded.to_owned(),
             key: key.id.clone(),
         })
     }
 }
 
-/// The layers of an artefact's signatures; none if it has none.
-async fn signatures_of(
+/// Layers with the signatures of an artifact; empty if it has none.
+async fn signature_layers(
     registry: &dyn Registry,
     repository: &Repository,
-    of: &Digest,
-) -> Got<Vec<Layer>> {
-    let at = At::Tag(signature_tag(of)?);
+    artifact: &Digest,
+) -> RegistryResult<Vec<Layer>> {
+    let at = ManifestRef::Tag(signature_tag(artifact)?);
     let Some(manifest) = registry.manifest(repository, &at).await? else {
         return Ok(Vec::new());
     };
@@ -207,87 +213,93 @@ async fn signatures_of(
         .collect())
 }
 
-/// What a signature must be about.
+/// The artifact that a signature must name.
 #[derive(Debug)]
-struct Claim<'a> {
+struct SignatureClaim<'a> {
     digest: &'a Digest,
     repository: &'a Repository,
     tag: &'a str,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Payload {
-    critical: Critical,
+struct SignaturePayload {
+    critical: PayloadCritical,
     optional: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Critical {
-    identity: Identity,
-    image: Signed,
+struct PayloadCritical {
+    identity: PayloadIdentity,
+    image: PayloadImage,
     #[serde(rename = "type")]
     kind: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Identity {
+struct PayloadIdentity {
     #[serde(rename = "docker-reference")]
     reference: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Signed {
+struct PayloadImage {
     #[serde(rename = "docker-manifest-digest")]
     digest: String,
 }
 
-impl Claim<'_> {
-    fn payload(&self) -> Got<Bytes> {
-        let revision = (REVISION.to_owned(), Value::from(self.tag));
-        let payload = Payload {
-            critical: Critical {
-                identity: Identity {
+impl SignatureClaim<'_> {
+    fn payload(&self) -> RegistryResult<Bytes> {
+        let revision = (REVISION_ANNOTATION.to_owned(), Value::from(self.tag));
+        let payload = SignaturePayload {
+            critical: PayloadCritical {
+                identity: PayloadIdentity {
                     reference: self.repository.to_string(),
                 },
-                image: Signed {
+                image: PayloadImage {
                     digest: self.digest.to_string(),
                 },
                 kind: PAYLOAD_KIND.to_owned(),
             },
             optional: Some(BTreeMap::from([revision])),
         };
-        written("payload", &payload)
+        to_json("payload", &payload)
     }
 
-    /// Whether a payload, whose signature is good, is about this.
+    /// Checks that a payload with a good signature names this artifact.
     fn check(&self, payload: &[u8]) -> Result<(), String> {
-        let payload: Payload = serde_json::from_slice(payload)
-            .map_err(|error| format!("what was signed cannot be read: {error}"))?;
+        let payload: SignaturePayload = serde_json::from_slice(payload)
+            .map_err(|error| format!("the signed payload cannot be read: {error}"))?;
         let critical = payload.critical;
         if critical.kind != PAYLOAD_KIND {
-            return Err(format!("what was signed is of kind {:?}", critical.kind));
+            return Err(format!("the signed payload is of kind {:?}", critical.kind));
         }
         if critical.image.digest != self.digest.to_string() {
             return Err(format!("{} was signed", critical.image.digest));
         }
         let reference = critical.identity.reference;
-        if own_name(&reference) != own_name(self.repository.as_str()) {
+        if portable_name(&reference) != portable_name(self.repository.as_str()) {
             return Err(format!("it was signed as {reference}"));
         }
-        // A branch goes from one revision to the next, so whoever signs cannot know where it stands.
-        if revision::order(self.tag, self.tag).is_none() {
+        // The revision of a branch changes, so its signatures cannot name it.
+        if revision::compare_revisions(self.tag, self.tag).is_none() {
             return Ok(());
         }
-        match payload.optional.unwrap_or_default().get(REVISION) {
+        match payload
+            .optional
+            .unwrap_or_default()
+            .get(REVISION_ANNOTATION)
+        {
             Some(Value::String(revision)) if revision == self.tag => Ok(()),
             Some(revision) => Err(format!("it was signed as revision {revision}")),
-            None => Err(format!("what was signed does not name its {REVISION}")),
+            None => Err(format!(
+                "the signed payload does not name its {REVISION_ANNOTATION}"
+            )),
         }
     }
 }
 
-/// What stays of a reference wherever it is copied to: the name of the profile, and whether its files are meant.
-fn own_name(reference: &str) -> (&str, bool) {
+/// The part of a reference that copies preserve: the profile, and whether it means its files.
+fn portable_name(reference: &str) -> (&str, bool) {
     let path = reference.split('@').next().unwrap_or_default();
     let (folder, last) = path.rsplit_once('/').unwrap_or(("", path));
     let last = last.split(':').next().unwrap_or_default();
@@ -297,27 +309,29 @@ fn own_name(reference: &str) -> (&str, bool) {
     }
 }
 
-/// A key that signs.
+/// A private key for signing.
 #[derive(Clone, Debug)]
 pub struct SigningKey {
     key: p256::ecdsa::SigningKey,
 }
 
 impl SigningKey {
-    /// Makes a new one.
-    pub fn make() -> Self {
+    /// Generates a new key.
+    pub fn generate() -> Self {
         Self {
             key: p256::ecdsa::SigningKey::random(&mut OsRng),
         }
     }
 
-    /// Reads a key as [`SigningKey::pem`] or openssl writes it.
+    /// Reads a key in PEM format, as [`SigningKey::pem`] or openssl writes it.
     ///
     /// # Errors
-    /// It is no private key of the curve P-256, or it has a password.
+    /// The text is not a private key of the curve P-256, or it is protected by a password.
     pub fn read(pem: &str) -> Result<Self, Finding> {
         if pem.contains("ENCRYPTED") {
-            return Err(bad_key("it has a password; give it without one".to_owned()));
+            return Err(invalid_key(
+                "it is protected by a password; remove the password".to_owned(),
+            ));
         }
         let old_form = pem.find("-----BEGIN EC PRIVATE KEY-----");
         let read = match old_form.and_then(|at| pem.get(at..)) {
@@ -328,48 +342,48 @@ impl SigningKey {
                 .map_err(|error| error.to_string()),
         };
         let key = read.map_err(|error| {
-            bad_key(format!(
-                "it is no private key of the curve P-256 as PEM: {error}"
+            invalid_key(format!(
+                "it is not a private key of the curve P-256 in PEM format: {error}"
             ))
         })?;
         Ok(Self { key })
     }
 
-    /// The key itself (PKCS #8), to be kept secret.
+    /// The private key in PEM format (PKCS #8). Keep it secret.
     pub fn pem(&self) -> String {
         let pem = self.key.to_pkcs8_pem(LineEnding::LF);
         pem.map(|pem| pem.to_string())
             .expect("every key of this curve has this form")
     }
 
-    /// Its public half (SPKI), which [`KeySet::read`] takes and `cosign verify --key` as well.
+    /// The public key in PEM format (SPKI), for [`KeySet::read`] and `cosign verify --key`.
     pub fn public_pem(&self) -> String {
         let pem = self.key.verifying_key().to_public_key_pem(LineEnding::LF);
         pem.expect("every key of this curve has this form")
     }
 
-    /// Which key it is: the SHA-256 of its public half (SPKI), in hexadecimal.
+    /// ID of the key: the SHA-256 of its public half (SPKI), in hexadecimal.
     pub fn id(&self) -> String {
-        id_of(self.key.verifying_key()).expect("every key of this curve has this form")
+        key_id(self.key.verifying_key()).expect("every key of this curve has this form")
     }
 
-    /// Signs a text. Gives the SHA-256 of the public half (SPKI) in hexadecimal, a colon, and the signature (ASN.1 DER)
-    /// in Base64; the same text always gives the same.
+    /// Signs a text. Returns the ID of the key, a colon, and the signature (ASN.1 DER) in Base64.
+    /// The same text always gives the same signature.
     pub fn sign_text(&self, text: &str) -> String {
         let signature: DerSignature = self.key.sign(text.as_bytes());
         format!("{}:{}", self.id(), STANDARD.encode(signature.as_bytes()))
     }
 
-    /// Signs the artefact `of`, which is or will be found under a tag. Other signatures of it stay.
+    /// Signs an artifact for a tag, which may be set later. Other signatures of it stay.
     pub async fn sign(
         &self,
         registry: &dyn Registry,
         repository: &Repository,
-        of: &Digest,
+        artifact: &Digest,
         tag: &str,
-    ) -> Got<()> {
-        let claim = Claim {
-            digest: of,
+    ) -> RegistryResult<()> {
+        let claim = SignatureClaim {
+            digest: artifact,
             repository,
             tag,
         };
@@ -377,29 +391,30 @@ impl SigningKey {
         let signature: DerSignature = self.key.sign(&payload);
         let signature = STANDARD.encode(signature.as_bytes());
         let layer = Layer {
-            blob: Blob::of(&payload),
+            blob: Blob::new(&payload),
             media_type: PAYLOAD_TYPE.to_owned(),
             title: None,
-            annotations: BTreeMap::from([(SIGNATURE.to_owned(), signature)]),
+            annotations: BTreeMap::from([(SIGNATURE_ANNOTATION.to_owned(), signature)]),
         };
         registry
             .push_blob(repository, &layer.blob, &payload)
             .await?;
-        add(registry, repository, of, vec![layer]).await
+        add_signatures(registry, repository, artifact, vec![layer]).await
     }
 }
 
-/// Adds signatures, whose payloads are there already, to those of an artefact. When they become too many, the oldest go.
-pub(crate) async fn add(
+/// Adds signatures to an artifact. Their payloads must exist already. If there are too many, the
+/// oldest ones are removed.
+pub(crate) async fn add_signatures(
     registry: &dyn Registry,
     repository: &Repository,
-    of: &Digest,
+    artifact: &Digest,
     more: Vec<Layer>,
-) -> Got<()> {
-    let mut layers = match signatures_of(registry, repository, of).await {
+) -> RegistryResult<()> {
+    let mut layers = match signature_layers(registry, repository, artifact).await {
         Ok(layers) => layers,
-        // What cannot be read is no signature of anything.
-        Err(error) if error.class() == Class::Lasting => Vec::new(),
+        // A signature manifest that cannot be read has no valid signatures.
+        Err(error) if error.class() == ErrorClass::Permanent => Vec::new(),
         Err(error) => return Err(error),
     };
     let before = layers.len();
@@ -411,20 +426,20 @@ pub(crate) async fn add(
     if layers.len() == before {
         return Ok(());
     }
-    layers.drain(..layers.len().saturating_sub(MOST_SIGNATURES));
-    let config = config_of(&layers)?;
-    let manifest = manifest_of(&layers, &Blob::of(&config))?;
-    let tag = signature_tag(of)?;
+    layers.drain(..layers.len().saturating_sub(MAX_SIGNATURES));
+    let config = signature_config(&layers)?;
+    let manifest = signature_manifest(&layers, &Blob::new(&config))?;
+    let tag = signature_tag(artifact)?;
     registry
-        .push_blob(repository, &Blob::of(&config), &config)
+        .push_blob(repository, &Blob::new(&config), &config)
         .await?;
     registry
         .push_manifest(repository, Some(&tag), &manifest)
         .await
 }
 
-/// A configuration from which cosign can carry on.
-fn config_of(layers: &[Layer]) -> Got<Bytes> {
+/// Configuration of the signature manifest, in the form that cosign can extend.
+fn signature_config(layers: &[Layer]) -> RegistryResult<Bytes> {
     let digests: Vec<String> = layers.iter().map(|l| l.blob.digest.to_string()).collect();
     let history: Vec<Value> = layers
         .iter()
@@ -438,10 +453,10 @@ fn config_of(layers: &[Layer]) -> Got<Bytes> {
         "rootfs": { "type": "layers", "diff_ids": digests },
         "config": {},
     });
-    written("configuration", &config)
+    to_json("configuration", &config)
 }
 
-fn manifest_of(layers: &[Layer], config: &Blob) -> Got<Manifest> {
+fn signature_manifest(layers: &[Layer], config: &Blob) -> RegistryResult<Manifest> {
     let layer = |layer: &Layer| {
         json!({
             "mediaType": layer.media_type,
@@ -460,21 +475,21 @@ fn manifest_of(layers: &[Layer], config: &Blob) -> Got<Manifest> {
         },
         "layers": layers.iter().map(layer).collect::<Vec<Value>>(),
     });
-    Manifest::read(written("manifest", &manifest)?, MANIFEST_TYPE)
+    Manifest::read(to_json("manifest", &manifest)?, MANIFEST_TYPE)
 }
 
-fn written(what: &'static str, value: &impl Serialize) -> Got<Bytes> {
+fn to_json(what: &'static str, value: &impl Serialize) -> RegistryResult<Bytes> {
     serde_json::to_vec(value)
         .map(Bytes::from)
         .map_err(|error| malformed(what, error.to_string()))
 }
 
-fn id_of(public: &VerifyingKey) -> Result<String, String> {
+fn key_id(public: &VerifyingKey) -> Result<String, String> {
     let der = public.to_public_key_der();
     let der = der.map_err(|error| error.to_string())?;
-    Ok(Digest::of(der.as_bytes()).hex())
+    Ok(Digest::compute(der.as_bytes()).hex())
 }
 
-fn bad_key(message: String) -> Finding {
+fn invalid_key(message: String) -> Finding {
     Finding::about(FindingKind::BadField, "key", message)
 }

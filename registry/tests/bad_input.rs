@@ -1,12 +1,12 @@
-//! Whatever a registry answers, it is a clear error, soon, and without taking much in.
+//! Invalid responses of a registry cause clear errors, soon and with little memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails when it cannot go on")]
 
 use bytes::Bytes;
-use evenkeel_registry::testing::{Entry, Fault, Manners, SmallRegistry, Way};
+use evenkeel_registry::testing::{AccessRule, Fault, FaultKind, RegistryOptions, TestRegistry};
 use evenkeel_registry::{
-    Address, At, Blob, Class, Credentials, Digest, Got, Manifest, Proxy, RegistryError, Repository,
-    Tag, Web, open,
+    Address, Blob, Credentials, Digest, ErrorClass, Manifest, ManifestRef, Proxy, RegistryError,
+    RegistryResult, Repository, Tag, WebClient, open,
 };
 use futures_util::StreamExt as _;
 
@@ -17,283 +17,307 @@ fn profile() -> Repository {
     "os/a".parse().unwrap()
 }
 
-fn at(tag: &str) -> At {
-    At::Tag(tag.parse().unwrap())
+fn tag_ref(tag: &str) -> ManifestRef {
+    ManifestRef::Tag(tag.parse().unwrap())
 }
 
-/// A registry with one profile, and the profile.
-fn one() -> (SmallRegistry, Manifest) {
-    let small = SmallRegistry::start();
-    let manifest = small.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
-    (small, manifest)
+/// A registry with one profile, and the manifest of the profile.
+fn registry_with_profile() -> (TestRegistry, Manifest) {
+    let server = TestRegistry::start();
+    let manifest = server.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
+    (server, manifest)
 }
 
-async fn tags_when(way: Way) -> Got<Vec<Tag>> {
-    let (small, _) = one();
-    small.fail(Fault::always("/tags/", way));
-    open(&small.access()).unwrap().tags(&profile()).await
+async fn list_tags_with(fault: FaultKind) -> RegistryResult<Vec<Tag>> {
+    let (server, _) = registry_with_profile();
+    server.add_fault(Fault::always("/tags/", fault));
+    open(&server.access()).unwrap().tags(&profile()).await
 }
 
-async fn manifest_when(way: Way) -> Got<Option<Manifest>> {
-    let (small, _) = one();
-    small.fail(Fault::always("/manifests/", way));
-    let registry = open(&small.access()).unwrap();
-    registry.manifest(&profile(), &at("0.3.1")).await
+async fn read_manifest_with(fault: FaultKind) -> RegistryResult<Option<Manifest>> {
+    let (server, _) = registry_with_profile();
+    server.add_fault(Fault::always("/manifests/", fault));
+    let registry = open(&server.access()).unwrap();
+    registry.manifest(&profile(), &tag_ref("0.3.1")).await
 }
 
-async fn blob_when(way: Way) -> Got<Bytes> {
-    let (small, manifest) = one();
-    small.fail(Fault::always("/blobs/", way));
-    let registry = open(&small.access()).unwrap();
+async fn read_blob_with(fault: FaultKind) -> RegistryResult<Bytes> {
+    let (server, manifest) = registry_with_profile();
+    server.add_fault(Fault::always("/blobs/", fault));
+    let registry = open(&server.access()).unwrap();
     let blob = manifest.layers[0].blob;
-    registry.small(&profile(), &blob, 1_000).await
+    registry.blob(&profile(), &blob, 1_000).await
 }
 
 #[tokio::test]
-async fn a_page_for_people_is_no_answer() {
-    let tags = tags_when(Way::Html).await;
+async fn an_html_page_is_not_a_valid_response() {
+    let tags = list_tags_with(FaultKind::Html).await;
     assert!(matches!(tags, Err(RegistryError::Malformed { .. })));
-    let manifest = manifest_when(Way::Html).await;
+    let manifest = read_manifest_with(FaultKind::Html).await;
     assert!(matches!(
         manifest,
         Err(RegistryError::WrongDigest { .. } | RegistryError::Malformed { .. })
     ));
-    let blob = blob_when(Way::Html).await;
-    assert_eq!(blob.unwrap_err().class(), Class::Lasting);
+    let blob = read_blob_with(FaultKind::Html).await;
+    assert_eq!(blob.unwrap_err().class(), ErrorClass::Permanent);
 }
 
 #[tokio::test]
-async fn what_was_altered_on_the_way_is_noticed() {
-    let manifest = manifest_when(Way::Corrupt).await;
+async fn corrupted_content_is_detected() {
+    let manifest = read_manifest_with(FaultKind::Corrupt).await;
     assert!(matches!(manifest, Err(RegistryError::WrongDigest { .. })));
-    let blob = blob_when(Way::Corrupt).await;
+    let blob = read_blob_with(FaultKind::Corrupt).await;
     assert!(matches!(blob, Err(RegistryError::WrongDigest { .. })));
 }
 
 #[tokio::test]
 async fn a_manifest_under_the_digest_of_another_is_refused() {
-    let (small, manifest) = one();
+    let (server, manifest) = registry_with_profile();
     let other = Bytes::from_static(b"{\"schemaVersion\":2}");
-    small.put_text("os/a", "other", other, MANIFEST);
-    let to = small.file_url("/v2/os/a/manifests/other");
-    let way = Way::Redirect(to);
-    small.fail(Fault::always("/manifests/sha256:", way));
-    let registry = open(&small.access()).unwrap();
-    let said = manifest.digest;
-    let found = registry.manifest(&profile(), &At::Digest(said)).await;
-    assert!(matches!(found, Err(RegistryError::WrongDigest { said: one, .. }) if one == said));
+    server.put_raw_manifest("os/a", "other", other, MANIFEST);
+    let to = server.file_url("/v2/os/a/manifests/other");
+    let fault = FaultKind::Redirect(to);
+    server.add_fault(Fault::always("/manifests/sha256:", fault));
+    let registry = open(&server.access()).unwrap();
+    let expected = manifest.digest;
+    let result = registry
+        .manifest(&profile(), &ManifestRef::Digest(expected))
+        .await;
+    assert!(
+        matches!(result, Err(RegistryError::WrongDigest { expected: one, .. }) if one == expected)
+    );
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_not_taken_in() {
-    for way in [Way::SaysLength(5 * GIB), Way::Huge(5 * GIB)] {
-        let tags = tags_when(way.clone()).await;
+async fn oversized_responses_are_refused() {
+    for fault in [FaultKind::WrongLength(5 * GIB), FaultKind::Huge(5 * GIB)] {
+        let tags = list_tags_with(fault.clone()).await;
         assert!(
             matches!(tags, Err(RegistryError::TooLarge { .. })),
-            "{way:?}"
+            "{fault:?}"
         );
-        let manifest = manifest_when(way.clone()).await;
+        let manifest = read_manifest_with(fault.clone()).await;
         assert!(
             matches!(manifest, Err(RegistryError::TooLarge { .. })),
-            "{way:?}"
+            "{fault:?}"
         );
-        let blob = blob_when(way.clone()).await;
-        assert_eq!(blob.unwrap_err().class(), Class::Lasting, "{way:?}");
+        let blob = read_blob_with(fault.clone()).await;
+        assert_eq!(
+            blob.unwrap_err().class(),
+            ErrorClass::Permanent,
+            "{fault:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_blob_that_is_said_to_be_too_large_is_not_asked_for() {
-    let small = SmallRegistry::start();
-    let registry = open(&small.access()).unwrap();
+async fn a_blob_that_is_too_large_is_not_requested() {
+    let server = TestRegistry::start();
+    let registry = open(&server.access()).unwrap();
     let blob = Blob {
-        digest: Digest::of(b"a"),
+        digest: Digest::compute(b"a"),
         size: 5 * GIB,
     };
-    let refused = registry.small(&profile(), &blob, 1_000).await;
+    let refused = registry.blob(&profile(), &blob, 1_000).await;
     assert!(matches!(
         refused,
         Err(RegistryError::TooLarge { limit: 1_000 })
     ));
-    assert!(small.requests().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
-async fn a_blob_with_another_size_than_its_manifest_says_is_refused() {
-    let (small, manifest) = one();
-    let registry = open(&small.access()).unwrap();
+async fn a_blob_of_another_size_than_in_its_manifest_is_refused() {
+    let (server, manifest) = registry_with_profile();
+    let registry = open(&server.access()).unwrap();
     for size in [1, 6, 8, 100] {
         let blob = Blob {
             size,
             ..manifest.layers[0].blob
         };
-        let refused = registry.small(&profile(), &blob, 1_000).await;
-        assert_eq!(refused.unwrap_err().class(), Class::Lasting, "{size}");
+        let refused = registry.blob(&profile(), &blob, 1_000).await;
+        assert_eq!(
+            refused.unwrap_err().class(),
+            ErrorClass::Permanent,
+            "{size}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_blob_that_never_ends_well_is_given_up() {
-    for way in [Way::Cut, Way::Stall, Way::Silent] {
-        let (small, manifest) = one();
-        small.fail(Fault::always("/blobs/", way.clone()));
-        let registry = open(&small.access()).unwrap();
+async fn a_blob_whose_transfer_keeps_failing_is_given_up() {
+    for fault in [FaultKind::Cut, FaultKind::Stall, FaultKind::Silent] {
+        let (server, manifest) = registry_with_profile();
+        server.add_fault(Fault::always("/blobs/", fault.clone()));
+        let registry = open(&server.access()).unwrap();
         let blob = manifest.layers[0].blob;
-        let given_up = registry.small(&profile(), &blob, 1_000).await;
-        assert_eq!(given_up.unwrap_err().class(), Class::Passing, "{way:?}");
-        assert!(small.count("GET") <= 10, "{way:?}");
+        let given_up = registry.blob(&profile(), &blob, 1_000).await;
+        assert_eq!(
+            given_up.unwrap_err().class(),
+            ErrorClass::Transient,
+            "{fault:?}"
+        );
+        assert!(server.count_requests("GET") <= 10, "{fault:?}");
     }
 }
 
 #[tokio::test]
-async fn a_list_of_manifests_is_said_to_be_one() {
-    let small = SmallRegistry::start();
+async fn a_manifest_list_is_named_in_the_error() {
+    let server = TestRegistry::start();
     let text = r#"{"schemaVersion":2,"manifests":[]}"#;
-    small.put_text(
+    server.put_raw_manifest(
         "os/a",
         "1.0.0",
         text,
         "application/vnd.oci.image.index.v1+json",
     );
-    let registry = open(&small.access()).unwrap();
-    let found = registry.manifest(&profile(), &at("1.0.0")).await;
-    let error = found.unwrap_err().to_string();
+    let registry = open(&server.access()).unwrap();
+    let result = registry.manifest(&profile(), &tag_ref("1.0.0")).await;
+    let error = result.unwrap_err().to_string();
     assert!(error.contains("list of other manifests"), "{error}");
 }
 
 #[tokio::test]
-async fn a_list_of_tags_that_leads_elsewhere_or_round_and_round_is_refused() {
-    let other = SmallRegistry::start();
-    let (small, _) = one();
+async fn a_tag_list_that_leads_elsewhere_or_in_a_circle_is_refused() {
+    let other = TestRegistry::start();
+    let (server, _) = registry_with_profile();
     let page = |link: String| {
-        let small = SmallRegistry::with(Manners::default());
-        small.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
-        small.link_tags(&link);
-        small
+        let server = TestRegistry::with_options(RegistryOptions::default());
+        server.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
+        server.set_link_header(&link);
+        server
     };
     let away = page(format!(
         "<{}>; rel=\"next\"",
         other.file_url("/v2/a/tags/list")
     ));
     let tags = open(&away.access()).unwrap().tags(&profile()).await;
-    assert!(matches!(tags, Err(RegistryError::Elsewhere(_))));
+    assert!(matches!(tags, Err(RegistryError::ForbiddenAddress(_))));
     assert!(other.requests().is_empty());
 
     let round = page("</v2/os/a/tags/list?n=1000>; rel=\"next\"".to_owned());
     let tags = open(&round.access()).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::Malformed { .. })));
 
-    let tags = open(&small.access()).unwrap().tags(&profile()).await;
+    let tags = open(&server.access()).unwrap().tags(&profile()).await;
     assert_eq!(tags.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn more_tags_than_allowed_are_refused() {
-    let (small, _) = one();
-    small.put_profile("os/a", "0.3.2", "a.yaml", "name: a");
-    let mut access = small.access();
+    let (server, _) = registry_with_profile();
+    server.put_profile("os/a", "0.3.2", "a.yaml", "name: a");
+    let mut access = server.access();
     access.limits.tags = 1;
     let tags = open(&access).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::TooLarge { limit: 1 })));
 }
 
 #[tokio::test]
-async fn a_registry_that_leads_on_and_on_is_left() {
-    let (small, _) = one();
-    let way = Way::Redirect("/v2/a/tags/list".to_owned());
-    small.fail(Fault::always("/tags/", way));
-    let tags = open(&small.access()).unwrap().tags(&profile()).await;
+async fn too_many_redirects_are_refused() {
+    let (server, _) = registry_with_profile();
+    let fault = FaultKind::Redirect("/v2/a/tags/list".to_owned());
+    server.add_fault(Fault::always("/tags/", fault));
+    let tags = open(&server.access()).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::Malformed { .. })));
-    assert_eq!(small.count("GET"), 6);
+    assert_eq!(server.count_requests("GET"), 6);
 }
 
 #[tokio::test]
-async fn credentials_do_not_go_to_a_realm_that_is_none() {
+async fn credentials_are_not_sent_to_an_invalid_realm() {
     for realm in ["", "ftp://127.0.0.1/", "file:///etc/passwd", "http://["] {
-        let small = SmallRegistry::with(Manners {
-            entry: Entry::Tokens {
+        let server = TestRegistry::with_options(RegistryOptions {
+            access: AccessRule::Tokens {
                 user: None,
-                good_for: 60,
+                expires_in: 60,
                 realm: Some(realm.to_owned()),
             },
-            ..Manners::default()
+            ..RegistryOptions::default()
         });
-        let access = small.access_as(Credentials::basic("fleet", "open sesame"));
+        let access = server.access_with(Credentials::basic("fleet", "open sesame"));
         let tags = open(&access).unwrap().tags(&profile()).await;
-        assert_eq!(tags.unwrap_err().class(), Class::Lasting, "{realm}");
+        assert_eq!(tags.unwrap_err().class(), ErrorClass::Permanent, "{realm}");
     }
 }
 
 #[tokio::test]
-async fn one_who_gives_something_else_than_tokens_is_told() {
-    for way in [Way::Html, Way::Huge(GIB), Way::SaysLength(GIB)] {
-        let small = SmallRegistry::with(Manners {
-            entry: Entry::tokens("fleet", "open sesame"),
-            ..Manners::default()
+async fn an_invalid_token_response_is_an_error() {
+    for fault in [
+        FaultKind::Html,
+        FaultKind::Huge(GIB),
+        FaultKind::WrongLength(GIB),
+    ] {
+        let server = TestRegistry::with_options(RegistryOptions {
+            access: AccessRule::tokens("fleet", "open sesame"),
+            ..RegistryOptions::default()
         });
-        small.fail(Fault::always("/token", way.clone()));
-        let access = small.access_as(Credentials::basic("fleet", "open sesame"));
+        server.add_fault(Fault::always("/token", fault.clone()));
+        let access = server.access_with(Credentials::basic("fleet", "open sesame"));
         let tags = open(&access).unwrap().tags(&profile()).await;
-        assert_eq!(tags.unwrap_err().class(), Class::Lasting, "{way:?}");
+        assert_eq!(
+            tags.unwrap_err().class(),
+            ErrorClass::Permanent,
+            "{fault:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_wrong_size_or_content_does_not_come_in() {
-    let small = SmallRegistry::start();
-    let registry = open(&small.access()).unwrap();
-    let blob = Blob::of(b"name: a");
+async fn a_blob_of_wrong_size_or_content_is_not_stored() {
+    let server = TestRegistry::start();
+    let registry = open(&server.access()).unwrap();
+    let blob = Blob::new(b"name: a");
     for lie in [&b"name: b"[..], b"name", b"name: a and more"] {
         let put = registry
             .push_blob(&profile(), &blob, &Bytes::from_static(lie))
             .await;
-        assert_eq!(put.unwrap_err().class(), Class::Lasting);
+        assert_eq!(put.unwrap_err().class(), ErrorClass::Permanent);
     }
-    assert!(!registry.has(&profile(), &blob.digest).await.unwrap());
+    assert!(!registry.has_blob(&profile(), &blob.digest).await.unwrap());
 }
 
 #[tokio::test]
-async fn a_file_is_fetched_from_hosts_on_the_list_only() {
-    let (small, stranger) = (SmallRegistry::start(), SmallRegistry::start());
-    stranger.put_file("/cves.json", "[]");
-    let web = Web::new(&small.access(), &[]).unwrap();
-    let url = stranger.file_url("/cves.json").parse().unwrap();
+async fn files_are_fetched_from_allowed_hosts_only() {
+    let (server, other) = (TestRegistry::start(), TestRegistry::start());
+    other.put_file("/cves.json", "[]");
+    let web = WebClient::new(&server.access(), &[]).unwrap();
+    let url = other.file_url("/cves.json").parse().unwrap();
     let refused = web.fetch(&url, None, 100).await;
-    assert!(matches!(refused, Err(RegistryError::Elsewhere(_))));
+    assert!(matches!(refused, Err(RegistryError::ForbiddenAddress(_))));
 
-    small.put_file("/here", "");
-    small.fail(Fault::always("/here", Way::Redirect(url.to_string())));
-    let here = small.file_url("/here").parse().unwrap();
+    server.put_file("/here", "");
+    server.add_fault(Fault::always("/here", FaultKind::Redirect(url.to_string())));
+    let here = server.file_url("/here").parse().unwrap();
     let refused = web.fetch(&here, None, 100).await;
-    assert!(matches!(refused, Err(RegistryError::Elsewhere(_))));
+    assert!(matches!(refused, Err(RegistryError::ForbiddenAddress(_))));
     assert!(web.open(&here, 0).await.is_err());
-    assert!(stranger.requests().is_empty());
+    assert!(other.requests().is_empty());
 
-    let web = Web::new(&small.access(), &[stranger.host()]).unwrap();
+    let web = WebClient::new(&server.access(), &[other.host()]).unwrap();
     assert!(web.fetch(&url, None, 100).await.is_ok());
     let refused = web.fetch(&url, None, 1).await;
     assert!(matches!(refused, Err(RegistryError::TooLarge { limit: 1 })));
 }
 
 #[tokio::test]
-async fn a_file_that_breaks_off_is_told_to_whoever_reads_it() {
-    let small = SmallRegistry::start();
-    small.put_file("/image.raw", vec![7_u8; 100_000]);
-    small.fail(Fault::always("/image.raw", Way::Cut));
-    let web = Web::new(&small.access(), &[]).unwrap();
-    let url = small.file_url("/image.raw").parse().unwrap();
+async fn a_reader_is_notified_of_an_interrupted_file() {
+    let server = TestRegistry::start();
+    server.put_file("/image.raw", vec![7_u8; 100_000]);
+    server.add_fault(Fault::always("/image.raw", FaultKind::Cut));
+    let web = WebClient::new(&server.access(), &[]).unwrap();
+    let url = server.file_url("/image.raw").parse().unwrap();
     let mut body = web.open(&url, 0).await.unwrap();
     let mut last = None;
-    while let Some(piece) = body.next().await {
-        last = Some(piece);
+    while let Some(chunk) = body.next().await {
+        last = Some(chunk);
     }
     assert!(matches!(last, Some(Err(RegistryError::Io(_)))));
 }
 
 #[test]
-fn plain_http_is_asked_for_only_where_it_is_allowed() {
-    let small = SmallRegistry::start();
-    let mut access = small.access();
+fn plain_http_must_be_allowed() {
+    let server = TestRegistry::start();
+    let mut access = server.access();
     access.plain_http = false;
     assert!(open(&access).is_err());
     access.plain_http = true;
@@ -308,29 +332,29 @@ fn plain_http_is_asked_for_only_where_it_is_allowed() {
 }
 
 #[tokio::test]
-async fn whoever_a_registry_leads_to_does_not_say_where_the_password_goes() {
+async fn a_redirect_target_does_not_choose_where_the_password_goes() {
     let (user, password) = ("fleet".to_owned(), "open sesame".to_owned());
-    let third = SmallRegistry::start();
-    let stranger = SmallRegistry::with(Manners {
-        entry: Entry::Tokens {
+    let third = TestRegistry::start();
+    let other = TestRegistry::with_options(RegistryOptions {
+        access: AccessRule::Tokens {
             user: Some((user.clone(), password.clone())),
-            good_for: 60,
+            expires_in: 60,
             realm: Some(third.file_url("/token")),
         },
-        ..Manners::default()
+        ..RegistryOptions::default()
     });
-    let small = SmallRegistry::with(Manners {
-        entry: Entry::Basic(user, password),
-        ..Manners::default()
+    let server = TestRegistry::with_options(RegistryOptions {
+        access: AccessRule::Basic(user, password),
+        ..RegistryOptions::default()
     });
-    let blob = small.put_blob(profile().as_str(), "name: a");
+    let blob = server.put_blob(profile().as_str(), "name: a");
     let credentials = Credentials::basic("fleet", "open sesame");
-    let registry = open(&small.access_as(credentials)).unwrap();
-    small.fail(Fault::always(
+    let registry = open(&server.access_with(credentials)).unwrap();
+    server.add_fault(Fault::always(
         "/blobs/",
-        Way::Redirect(stranger.file_url("/v2/a/tags/list")),
+        FaultKind::Redirect(other.file_url("/v2/a/tags/list")),
     ));
-    let lost = registry.small(&profile(), &blob, 100).await;
+    let lost = registry.blob(&profile(), &blob, 100).await;
     assert!(matches!(lost, Err(RegistryError::Status(401))), "{lost:?}");
     assert!(third.requests().is_empty());
 }

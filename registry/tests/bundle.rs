@@ -1,4 +1,4 @@
-//! What a bundle must hold.
+//! Required content of a bundle.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,23 +9,23 @@ use evenkeel_registry::{
     Blob, Digest, Layer, Limits, Manifest, Registry, Repository, pack, unpack,
 };
 
-/// Puts an artefact with one content in.
-async fn put(layout: &Layout, name: &str, content: &Bytes) -> Manifest {
+/// Pushes an artifact with one layer.
+async fn push_artifact(layout: &Layout, name: &str, content: &Bytes) -> Manifest {
     let repository: Repository = name.parse().expect("a name");
     for content in [&Bytes::from_static(b"{}"), content] {
-        let blob = Blob::of(content);
+        let blob = Blob::new(content);
         let pushed = layout.push_blob(&repository, &blob, content).await;
-        pushed.expect("it is taken");
+        pushed.expect("the blob is accepted");
     }
-    let layer = Layer::file(Blob::of(content), "text/plain", "file");
+    let layer = Layer::file(Blob::new(content), "text/plain", "file");
     let manifest = Manifest::artifact("kind", vec![layer]);
     let tag = "0.3.1".parse().expect("a tag");
     let pushed = layout.push_manifest(&repository, Some(&tag), &manifest);
-    pushed.await.expect("it is taken");
+    pushed.await.expect("the manifest is accepted");
     manifest
 }
 
-/// The same bundle without one of its entries.
+/// A copy of a bundle without one of its entries.
 fn without(bundle: &Path, name: &str) -> Vec<u8> {
     let mut archive = tar::Archive::new(File::open(bundle).expect("a bundle"));
     let mut rest = tar::Builder::new(Vec::new());
@@ -40,15 +40,15 @@ fn without(bundle: &Path, name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_lay_there_before_does_not_make_a_bundle_whole() {
-    let place = tempfile::tempdir().unwrap();
-    let (shelf, staging) = (place.path().join("shelf"), place.path().join("staging"));
-    let (bundle, rest) = (place.path().join("bundle"), place.path().join("rest"));
+async fn files_from_an_earlier_attempt_do_not_complete_a_bundle() {
+    let root = tempfile::tempdir().unwrap();
+    let (shelf, staging) = (root.path().join("shelf"), root.path().join("staging"));
+    let (bundle, rest) = (root.path().join("bundle"), root.path().join("rest"));
     let layout = Layout::open(&shelf, &Limits::default()).unwrap();
-    let manifest = put(&layout, "os/a", &Bytes::from_static(b"one")).await;
+    let manifest = push_artifact(&layout, "os/a", &Bytes::from_static(b"one")).await;
     pack(&shelf, &bundle).unwrap();
     unpack(&bundle, &staging, &Limits::default()).unwrap();
-    for digest in [Digest::of(b"one"), manifest.digest] {
+    for digest in [Digest::compute(b"one"), manifest.digest] {
         fs::remove_file(staging.join("index.json")).unwrap();
         let missing = format!("blobs/sha256/{}", digest.hex());
         assert!(staging.join(&missing).is_file());
@@ -61,19 +61,19 @@ async fn what_lay_there_before_does_not_make_a_bundle_whole() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_is_a_layer_of_another_one_too_reaches_its_own_contents() {
-    let place = tempfile::tempdir().unwrap();
-    let shelf = place.path().join("shelf");
+async fn a_manifest_that_is_also_a_layer_reaches_its_own_contents() {
+    let root = tempfile::tempdir().unwrap();
+    let shelf = root.path().join("shelf");
     let layout = Layout::open(&shelf, &Limits::default()).unwrap();
-    let inner = put(&layout, "os/b", &Bytes::from_static(b"inside")).await;
-    // It stands before the other one in the index.
-    put(&layout, "os/a", &inner.bytes).await;
-    let bundle = place.path().join("bundle");
+    let inner = push_artifact(&layout, "os/b", &Bytes::from_static(b"inside")).await;
+    // Its index entry comes before that of the outer artifact.
+    push_artifact(&layout, "os/a", &inner.bytes).await;
+    let bundle = root.path().join("bundle");
     pack(&shelf, &bundle).unwrap();
-    let content = format!("blobs/sha256/{}", Digest::of(b"inside").hex());
-    let rest = place.path().join("rest");
+    let content = format!("blobs/sha256/{}", Digest::compute(b"inside").hex());
+    let rest = root.path().join("rest");
     fs::write(&rest, without(&bundle, &content)).unwrap();
-    let staging = place.path().join("staging");
+    let staging = root.path().join("staging");
     let error = unpack(&rest, &staging, &Limits::default()).unwrap_err();
     assert!(error.to_string().contains("is missing"), "{error}");
     fs::remove_file(shelf.join(&content)).unwrap();

@@ -1,4 +1,4 @@
-//! Images are signed when they are published, for nodes that know the keys.
+//! Signatures of images, made when they are published and verified by nodes.
 
 use std::fs;
 
@@ -6,31 +6,32 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use evenkeel_registry::layout::Layout;
 use evenkeel_registry::{
-    At, Digest, Finding, Limits, Profile, Registry, Release, Repository, SigningKey, Tag, profile,
+    Digest, Finding, Limits, ManifestRef, Profile, Registry, Release, Repository, SigningKey, Tag,
+    read_profile,
 };
 use p256::ecdsa::VerifyingKey;
 use p256::ecdsa::signature::Verifier as _;
 use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
 
-const BEFORE: &str = "# Ours
+const PROFILE_START: &str = "# Ours
 metadata:
   release: 0.0.0-dev # set when it is published
 spec:
   name: Edge Microvisor Toolkit 3.0.20260602
 ";
 
-const IMAGE: &str = "  type: OS_TYPE_IMMUTABLE
+const PROFILE_IMAGE: &str = "  type: OS_TYPE_IMMUTABLE
   osImageUrl: microvisor.raw.gz
 ";
 
-const BEHIND: &str = "  provider: OS_PROVIDER_KIND_INFRA
+const PROFILE_END: &str = "  provider: OS_PROVIDER_KIND_INFRA
   architecture: x86_64
   profileName: microvisor-nonrt
   osImageVersion: 3.0.20260602.2200
   securityFeature: SECURITY_FEATURE_NONE
 ";
 
-/// A folder with one profile, made of parts, and an image.
+/// A folder with an image and one profile, which is composed of these parts.
 fn folder(parts: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path();
@@ -40,15 +41,15 @@ fn folder(parts: &[&str]) -> tempfile::TempDir {
 }
 
 fn release(parts: &[&str]) -> Release {
-    Release::of_folder(folder(parts).path(), "0.3.1").expect("a release")
+    Release::from_folder(folder(parts).path(), "0.3.1").expect("a release")
 }
 
-/// A release with this line of signatures, signed.
+/// A signed release whose profile has this signature line.
 fn signed(line: &str, key: &SigningKey) -> Result<Release, Vec<Finding>> {
-    release(&[BEFORE, IMAGE, BEHIND, line]).signing_images(key)
+    release(&[PROFILE_START, PROFILE_IMAGE, PROFILE_END, line]).sign_images(key)
 }
 
-/// The text of the only profile of a release, by way of a registry.
+/// Publishes a release to a registry and reads the text of its only profile.
 async fn published(release: &Release) -> String {
     let shelf = tempfile::tempdir().expect("a folder");
     let to = Layout::open(shelf.path(), &Limits::default()).expect("a folder");
@@ -56,75 +57,76 @@ async fn published(release: &Release) -> String {
     done.expect("it is published");
     let repository: Repository = "os/microvisor-nonrt".parse().expect("a name");
     let tag: Tag = "0.3.1".parse().expect("a tag");
-    let manifest = to.manifest(&repository, &At::Tag(tag)).await;
+    let manifest = to.manifest(&repository, &ManifestRef::Tag(tag)).await;
     let manifest = manifest.expect("it is read").expect("it is there");
-    let yaml = to.small(&repository, &manifest.layers[0].blob, 10_000);
+    let yaml = to.blob(&repository, &manifest.layers[0].blob, 10_000);
     String::from_utf8(yaml.await.expect("it is read").into()).expect("a text")
 }
 
 fn read(yaml: &str) -> Profile {
-    profile("microvisor-nonrt.yaml", yaml.as_bytes()).expect("a profile")
+    read_profile("microvisor-nonrt.yaml", yaml.as_bytes()).expect("a profile")
 }
 
-/// Whether this is the signature of a text by a key, as a node sees it.
+/// Verifies the signature of a text as a node does.
 fn is_signed(written: &str, key: &SigningKey, text: &str) -> bool {
     let public = VerifyingKey::from_public_key_pem(&key.public_pem()).expect("a key");
     let spki = public.to_public_key_der().expect("a key");
     let (id, signature) = written.split_once(':').expect("a colon");
     let signature = STANDARD.decode(signature).expect("Base64");
     let signature = p256::ecdsa::Signature::from_der(&signature).expect("DER");
-    id == Digest::of(spki.as_bytes()).hex() && public.verify(text.as_bytes(), &signature).is_ok()
+    id == Digest::compute(spki.as_bytes()).hex()
+        && public.verify(text.as_bytes(), &signature).is_ok()
 }
 
-/// What must have been signed.
+/// The expected signed statement.
 fn statement() -> String {
-    let image = Digest::of(b"the image").hex();
+    let image = Digest::compute(b"the image").hex();
     format!("evenkeel-image-1\nmicrovisor-nonrt\n3.0.20260602.2200\nx86_64\n{image}\n")
 }
 
-/// A signature by a key that nobody here knows.
-fn stranger(number: usize) -> String {
+/// A signature by an unknown key.
+fn unknown_signature(number: usize) -> String {
     format!("{number:064x}:MEUCIQ==")
 }
 
 #[tokio::test]
-async fn an_image_is_signed_with_the_names_under_which_it_is_published() {
-    let source = folder(&[BEFORE, IMAGE, BEHIND]);
-    let (key, other) = (SigningKey::make(), SigningKey::make());
-    let release = Release::of_folder(source.path(), "0.3.1").unwrap();
+async fn an_image_signature_covers_the_published_names() {
+    let source = folder(&[PROFILE_START, PROFILE_IMAGE, PROFILE_END]);
+    let (key, other) = (SigningKey::generate(), SigningKey::generate());
+    let release = Release::from_folder(source.path(), "0.3.1").unwrap();
     let plain = published(&release).await;
     assert!(read(&plain).spec.image_signatures.is_empty());
-    let signed = release.signing_images(&key).unwrap();
+    let signed = release.sign_images(&key).unwrap();
     let text = published(&signed).await;
     let signatures = read(&text).spec.image_signatures;
     assert_eq!(signatures.len(), 1);
     assert!(is_signed(&signatures[0], &key, &statement()));
     assert!(!is_signed(&signatures[0], &other, &statement()));
-    // One line is new; the others are as they were.
+    // One line is new; the others are unchanged.
     let old: Vec<&str> = text
         .lines()
         .filter(|line| !line.contains("osImageSignatures"))
         .collect();
     assert_eq!(old, plain.lines().collect::<Vec<&str>>());
-    let again = signed.signing_images(&key).unwrap();
+    let again = signed.sign_images(&key).unwrap();
     assert_eq!(published(&again).await, text);
 }
 
 #[tokio::test]
-async fn signatures_by_other_keys_stay() {
-    let (key, other) = (SigningKey::make(), stranger(1));
+async fn signatures_by_other_keys_are_preserved() {
+    let (key, other) = (SigningKey::generate(), unknown_signature(1));
     let line = format!("  osImageSignatures: [{other:?}] # theirs\n");
-    let source = folder(&[BEFORE, IMAGE, BEHIND, &line]);
-    let release = Release::of_folder(source.path(), "0.3.1").unwrap();
-    let release = release.signing_images(&key).unwrap();
+    let source = folder(&[PROFILE_START, PROFILE_IMAGE, PROFILE_END, &line]);
+    let release = Release::from_folder(source.path(), "0.3.1").unwrap();
+    let release = release.sign_images(&key).unwrap();
     let text = published(&release).await;
     assert!(text.contains("# theirs"), "{text}");
     let signatures = read(&text).spec.image_signatures;
     assert_eq!(signatures.len(), 2);
     assert_eq!(signatures[0], other);
     assert!(is_signed(&signatures[1], &key, &statement()));
-    let second = SigningKey::make();
-    let release = release.signing_images(&second).unwrap();
+    let second = SigningKey::generate();
+    let release = release.sign_images(&second).unwrap();
     let signatures = read(&published(&release).await).spec.image_signatures;
     assert_eq!(signatures.len(), 3);
     assert!(is_signed(&signatures[1], &key, &statement()));
@@ -132,10 +134,10 @@ async fn signatures_by_other_keys_stay() {
 }
 
 #[test]
-fn a_list_of_signatures_that_cannot_be_filled_is_said() {
-    let key = SigningKey::make();
-    let other = stranger(1);
-    let full: Vec<String> = (0..8).map(stranger).collect();
+fn a_signature_list_that_cannot_be_edited_is_reported() {
+    let key = SigningKey::generate();
+    let other = unknown_signature(1);
+    let full: Vec<String> = (0..8).map(unknown_signature).collect();
     for line in [
         format!("  osImageSignatures:\n    - \"{other}\"\n"),
         format!("  osImageSignatures:\n  - \"{other}\"\n"),
@@ -154,11 +156,11 @@ fn a_list_of_signatures_that_cannot_be_filled_is_said() {
 }
 
 #[tokio::test]
-async fn what_has_no_image_is_not_signed() {
-    let parts = [BEFORE, "  type: OS_TYPE_MUTABLE\n", BEHIND];
+async fn a_profile_without_image_is_not_signed() {
+    let parts = [PROFILE_START, "  type: OS_TYPE_MUTABLE\n", PROFILE_END];
     let source = folder(&parts);
-    let release = Release::of_folder(source.path(), "0.3.1").unwrap();
+    let release = Release::from_folder(source.path(), "0.3.1").unwrap();
     let plain = published(&release).await;
-    let signed = release.signing_images(&SigningKey::make()).unwrap();
+    let signed = release.sign_images(&SigningKey::generate()).unwrap();
     assert_eq!(published(&signed).await, plain);
 }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use evenkeel_registry::layout::Layout;
 use evenkeel_registry::{
-    At, Blob, Body, Digest, Got, Layer, Limits, Manifest, Origin, Registry, RegistryError,
-    Repository, Tag,
+    Blob, BlobStream, Digest, Layer, Limits, Manifest, ManifestRef, Origin, Registry,
+    RegistryError, RegistryResult, Repository, Tag,
 };
 use futures_util::{StreamExt as _, stream};
 
@@ -24,8 +24,8 @@ fn tag(text: &str) -> Tag {
     text.parse().expect("done")
 }
 
-async fn push(layout: &Layout, content: &Bytes) -> Blob {
-    let blob = Blob::of(content);
+async fn push_blob(layout: &Layout, content: &Bytes) -> Blob {
+    let blob = Blob::new(content);
     layout
         .push_blob(&repository(), &blob, content)
         .await
@@ -33,9 +33,9 @@ async fn push(layout: &Layout, content: &Bytes) -> Blob {
     blob
 }
 
-async fn artefact(layout: &Layout, content: &'static str) -> Manifest {
-    push(layout, &Bytes::from_static(b"{}")).await;
-    let blob = push(layout, &Bytes::from_static(content.as_bytes())).await;
+async fn artifact(layout: &Layout, content: &'static str) -> Manifest {
+    push_blob(layout, &Bytes::from_static(b"{}")).await;
+    let blob = push_blob(layout, &Bytes::from_static(content.as_bytes())).await;
     Manifest::artifact("kind", vec![Layer::file(blob, "text/plain", "file")])
 }
 
@@ -43,33 +43,33 @@ fn blob_file(folder: &Path, blob: &Blob) -> std::path::PathBuf {
     folder.join("blobs/sha256").join(blob.digest.hex())
 }
 
-/// Breaks off after some bytes, as often as it is opened.
-struct Breaking {
+/// Content that is interrupted after some bytes each time it is opened.
+struct InterruptedOrigin {
     content: Bytes,
-    after: usize,
+    chunk_bytes: usize,
     opened_at: AtomicU64,
 }
 
 #[async_trait]
-impl Origin for Breaking {
-    async fn open(&self, from: u64) -> Got<Body> {
+impl Origin for InterruptedOrigin {
+    async fn open(&self, from: u64) -> RegistryResult<BlobStream> {
         self.opened_at.store(from, Ordering::SeqCst);
         let from = usize::try_from(from).expect("done");
-        let end = self.content.len().min(from + self.after);
-        let piece = self.content.slice(from..end);
-        let mut pieces = vec![Ok(piece)];
+        let end = self.content.len().min(from + self.chunk_bytes);
+        let chunk = self.content.slice(from..end);
+        let mut chunks = vec![Ok(chunk)];
         if end < self.content.len() {
-            pieces.push(Err(RegistryError::Stalled));
+            chunks.push(Err(RegistryError::Stalled));
         }
-        Ok(Box::pin(stream::iter(pieces)))
+        Ok(Box::pin(stream::iter(chunks)))
     }
 }
 
 #[tokio::test]
-async fn what_is_put_in_is_found_again() {
+async fn a_pushed_artifact_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
-    let manifest = artefact(&layout, "one").await;
+    let manifest = artifact(&layout, "one").await;
     for name in ["0.3.1", "main"] {
         layout
             .push_manifest(&repository, Some(&tag(name)), &manifest)
@@ -78,14 +78,17 @@ async fn what_is_put_in_is_found_again() {
     }
     let tags = layout.tags(&repository).await.unwrap();
     assert_eq!(tags, [tag("0.3.1"), tag("main")]);
-    for at in [At::Tag(tag("main")), At::Digest(manifest.digest)] {
-        let found = layout.manifest(&repository, &at).await.unwrap();
-        assert_eq!(found.as_ref(), Some(&manifest));
+    for at in [
+        ManifestRef::Tag(tag("main")),
+        ManifestRef::Digest(manifest.digest),
+    ] {
+        let result = layout.manifest(&repository, &at).await.unwrap();
+        assert_eq!(result.as_ref(), Some(&manifest));
     }
     let blob = manifest.layers[0].blob;
-    let small = layout.small(&repository, &blob, 3).await.unwrap();
-    assert_eq!(small, "one");
-    let mut rest = Registry::open(&layout, &repository, &blob, 1)
+    let bytes = layout.blob(&repository, &blob, 3).await.unwrap();
+    assert_eq!(bytes, "one");
+    let mut rest = Registry::open_blob(&layout, &repository, &blob, 1)
         .await
         .expect("done");
     assert_eq!(rest.next().await.unwrap().unwrap(), "ne");
@@ -96,37 +99,43 @@ async fn what_is_put_in_is_found_again() {
 async fn other_repositories_have_other_tags() {
     let folder = tempfile::tempdir().unwrap();
     let layout = layout(folder.path());
-    let manifest = artefact(&layout, "one").await;
+    let manifest = artifact(&layout, "one").await;
     layout
         .push_manifest(&repository(), Some(&tag("0.3.1")), &manifest)
         .await
         .expect("done");
     let other: Repository = "os/microvisor-rt".parse().unwrap();
     assert!(layout.tags(&other).await.unwrap().is_empty());
-    let found = layout.manifest(&other, &At::Tag(tag("0.3.1"))).await;
-    assert_eq!(found.unwrap(), None);
+    let result = layout
+        .manifest(&other, &ManifestRef::Tag(tag("0.3.1")))
+        .await;
+    assert_eq!(result.unwrap(), None);
 }
 
 #[tokio::test]
 async fn a_tag_moves_and_the_old_manifest_stays() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
-    let one = artefact(&layout, "one").await;
-    let two = artefact(&layout, "two").await;
+    let one = artifact(&layout, "one").await;
+    let two = artifact(&layout, "two").await;
     for manifest in [&one, &two] {
         layout
             .push_manifest(&repository, Some(&tag("main")), manifest)
             .await
             .expect("done");
     }
-    let found = layout.manifest(&repository, &At::Tag(tag("main"))).await;
-    assert_eq!(found.unwrap(), Some(two));
-    let found = layout.manifest(&repository, &At::Digest(one.digest)).await;
-    assert_eq!(found.unwrap(), Some(one));
+    let result = layout
+        .manifest(&repository, &ManifestRef::Tag(tag("main")))
+        .await;
+    assert_eq!(result.unwrap(), Some(two));
+    let result = layout
+        .manifest(&repository, &ManifestRef::Digest(one.digest))
+        .await;
+    assert_eq!(result.unwrap(), Some(one));
 }
 
 #[tokio::test]
-async fn a_folder_that_is_no_layout_is_as_unreachable_as_a_registry_that_is_down() {
+async fn a_folder_without_layout_is_unreachable() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let tags = layout(&missing).tags(&repository()).await;
@@ -134,10 +143,10 @@ async fn a_folder_that_is_no_layout_is_as_unreachable_as_a_registry_that_is_down
         matches!(tags, Err(RegistryError::Unreachable(_))),
         "{tags:?}"
     );
-    let found = layout(&missing)
-        .manifest(&repository(), &At::Tag(tag("main")))
+    let result = layout(&missing)
+        .manifest(&repository(), &ManifestRef::Tag(tag("main")))
         .await;
-    assert_eq!(found.unwrap(), None);
+    assert_eq!(result.unwrap(), None);
     assert!(!missing.exists());
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -145,74 +154,76 @@ async fn a_folder_that_is_no_layout_is_as_unreachable_as_a_registry_that_is_down
 }
 
 #[tokio::test]
-async fn a_manifest_goes_in_only_after_what_it_names() {
+async fn a_manifest_needs_its_blobs() {
     let folder = tempfile::tempdir().unwrap();
     let layout = layout(folder.path());
-    let missing = Layer::file(Blob::of(b"missing"), "text/plain", "file");
+    let missing = Layer::file(Blob::new(b"missing"), "text/plain", "file");
     let manifest = Manifest::artifact("kind", vec![missing]);
-    push(&layout, &Bytes::from_static(b"{}")).await;
+    push_blob(&layout, &Bytes::from_static(b"{}")).await;
     let error = layout
         .push_manifest(&repository(), Some(&tag("main")), &manifest)
         .await
         .unwrap_err()
         .to_string();
-    assert!(error.contains("which is not there"), "{error}");
-    let found = layout.manifest(&repository(), &At::Tag(tag("main"))).await;
-    assert_eq!(found.unwrap(), None);
+    assert!(error.contains("which does not exist"), "{error}");
+    let result = layout
+        .manifest(&repository(), &ManifestRef::Tag(tag("main")))
+        .await;
+    assert_eq!(result.unwrap(), None);
 }
 
 #[tokio::test]
-async fn what_broke_off_is_carried_on_and_seen_by_nobody() {
+async fn an_interrupted_blob_is_resumed_and_stays_invisible() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
-    let origin = Breaking {
+    let origin = InterruptedOrigin {
         content: Bytes::from_static(b"0123456789"),
-        after: 4,
+        chunk_bytes: 4,
         opened_at: AtomicU64::new(0),
     };
-    let blob = Blob::of(&origin.content);
+    let blob = Blob::new(&origin.content);
     for from in [0, 4] {
         let error = layout.push_blob(&repository, &blob, &origin).await;
         assert!(matches!(error, Err(RegistryError::Stalled)), "{error:?}");
         assert_eq!(origin.opened_at.load(Ordering::SeqCst), from);
-        assert!(!layout.has(&repository, &blob.digest).await.unwrap());
+        assert!(!layout.has_blob(&repository, &blob.digest).await.unwrap());
     }
     layout.push_blob(&repository, &blob, &origin).await.unwrap();
     assert_eq!(origin.opened_at.load(Ordering::SeqCst), 8);
-    assert!(layout.has(&repository, &blob.digest).await.unwrap());
-    let kept = std::fs::read(blob_file(folder.path(), &blob)).unwrap();
-    assert_eq!(kept, b"0123456789");
+    assert!(layout.has_blob(&repository, &blob.digest).await.unwrap());
+    let stored = std::fs::read(blob_file(folder.path(), &blob)).unwrap();
+    assert_eq!(stored, b"0123456789");
 }
 
 #[tokio::test]
-async fn a_part_of_something_else_is_begun_anew() {
+async fn invalid_partial_content_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let layout = layout(folder.path());
-    push(&layout, &Bytes::from_static(b"{}")).await;
+    push_blob(&layout, &Bytes::from_static(b"{}")).await;
     let content = Bytes::from_static(b"0123456789");
-    let blob = Blob::of(&content);
+    let blob = Blob::new(&content);
     let part = blob_file(folder.path(), &blob).with_extension("part");
     for left in ["01x", "012345678x", "0123456789 and more", "0123456789"] {
         std::fs::write(&part, left).unwrap();
-        push(&layout, &content).await;
-        let place = blob_file(folder.path(), &blob);
-        assert_eq!(std::fs::read(&place).unwrap(), content, "{left}");
-        std::fs::remove_file(place).unwrap();
+        push_blob(&layout, &content).await;
+        let path = blob_file(folder.path(), &blob);
+        assert_eq!(std::fs::read(&path).unwrap(), content, "{left}");
+        std::fs::remove_file(path).unwrap();
     }
 }
 
 #[tokio::test]
-async fn what_is_not_what_it_should_be_is_not_kept() {
+async fn invalid_content_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
     let content = Bytes::from_static(b"0123456789");
-    let digest = Digest::of(b"something else");
+    let digest = Digest::compute(b"something else");
     let cases = [
         Blob { digest, size: 10 },
         Blob { digest, size: 5 },
         Blob { digest, size: 20 },
         Blob {
-            digest: Digest::of(&content),
+            digest: Digest::compute(&content),
             size: 20,
         },
         Blob {
@@ -223,15 +234,15 @@ async fn what_is_not_what_it_should_be_is_not_kept() {
     for blob in cases {
         let pushed = layout.push_blob(&repository, &blob, &content).await;
         assert!(pushed.is_err(), "{blob:?}");
-        assert!(!layout.has(&repository, &blob.digest).await.unwrap());
+        assert!(!layout.has_blob(&repository, &blob.digest).await.unwrap());
     }
 }
 
 #[tokio::test]
-async fn what_was_damaged_on_the_disk_is_noticed() {
+async fn damage_on_disk_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
-    let manifest = artefact(&layout, "one").await;
+    let manifest = artifact(&layout, "one").await;
     layout
         .push_manifest(&repository, Some(&tag("main")), &manifest)
         .await
@@ -239,14 +250,16 @@ async fn what_was_damaged_on_the_disk_is_noticed() {
     let blob = manifest.layers[0].blob;
     for content in ["two", "on", "ones"] {
         std::fs::write(blob_file(folder.path(), &blob), content).unwrap();
-        let small = layout.small(&repository, &blob, 10).await;
-        assert!(small.is_err(), "{content}");
+        let read = layout.blob(&repository, &blob, 10).await;
+        assert!(read.is_err(), "{content}");
     }
-    std::fs::write(blob_file(folder.path(), &Blob::of(&manifest.bytes)), "{}").unwrap();
-    let found = layout.manifest(&repository, &At::Tag(tag("main"))).await;
+    std::fs::write(blob_file(folder.path(), &Blob::new(&manifest.bytes)), "{}").unwrap();
+    let result = layout
+        .manifest(&repository, &ManifestRef::Tag(tag("main")))
+        .await;
     assert!(
-        matches!(found, Err(RegistryError::WrongDigest { .. })),
-        "{found:?}"
+        matches!(result, Err(RegistryError::WrongDigest { .. })),
+        "{result:?}"
     );
     std::fs::write(folder.path().join("index.json"), "<html>").unwrap();
     assert!(layout.tags(&repository).await.is_err());
@@ -257,9 +270,9 @@ async fn what_was_damaged_on_the_disk_is_noticed() {
 }
 
 #[tokio::test]
-async fn many_writers_lose_no_tag() {
+async fn concurrent_writers_lose_no_tag() {
     let folder = tempfile::tempdir().unwrap();
-    let manifest = artefact(&layout(folder.path()), "one").await;
+    let manifest = artifact(&layout(folder.path()), "one").await;
     let writers = (0..20).map(|number| {
         let (layout, manifest) = (layout(folder.path()), manifest.clone());
         async move {
@@ -276,18 +289,18 @@ async fn many_writers_lose_no_tag() {
     assert_eq!(tags.len(), 20);
 }
 
-/// A content that cannot be had.
-struct Closed;
+/// Content that does not exist.
+struct MissingOrigin;
 
 #[async_trait]
-impl Origin for Closed {
-    async fn open(&self, _: u64) -> Got<Body> {
-        Err(RegistryError::NotThere)
+impl Origin for MissingOrigin {
+    async fn open(&self, _: u64) -> RegistryResult<BlobStream> {
+        Err(RegistryError::NotFound)
     }
 }
 
-/// What was begun in a layout and is not complete.
-fn parts(folder: &Path) -> Vec<std::path::PathBuf> {
+/// The partial files of a layout.
+fn partial_files(folder: &Path) -> Vec<std::path::PathBuf> {
     let shelf = std::fs::read_dir(folder.join("blobs/sha256")).expect("a layout");
     let paths = shelf.map(|entry| entry.expect("an entry").path());
     let is_part = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "part");
@@ -295,30 +308,30 @@ fn parts(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn nothing_stays_of_what_never_began() {
+async fn a_failed_start_removes_its_partial_file() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
     let content = Bytes::from_static(b"0123456789");
-    let blob = Blob::of(&content);
-    let pushed = layout.push_blob(&repository, &blob, &Closed).await;
-    assert!(matches!(pushed, Err(RegistryError::NotThere)), "{pushed:?}");
-    assert!(parts(folder.path()).is_empty());
-    let writers = (0..8).map(|_| push(&layout, &content));
+    let blob = Blob::new(&content);
+    let pushed = layout.push_blob(&repository, &blob, &MissingOrigin).await;
+    assert!(matches!(pushed, Err(RegistryError::NotFound)), "{pushed:?}");
+    assert!(partial_files(folder.path()).is_empty());
+    let writers = (0..8).map(|_| push_blob(&layout, &content));
     let all: Vec<Blob> = stream::iter(writers).buffer_unordered(8).collect().await;
     assert_eq!(all, [blob; 8]);
-    push(&layout, &content).await;
-    assert!(parts(folder.path()).is_empty());
+    push_blob(&layout, &content).await;
+    assert!(partial_files(folder.path()).is_empty());
 }
 
 #[tokio::test]
-async fn what_was_begun_stays_when_the_rest_cannot_be_had() {
+async fn partial_content_is_preserved_when_the_rest_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, repository) = (layout(folder.path()), repository());
-    push(&layout, &Bytes::from_static(b"{}")).await;
-    let blob = Blob::of(b"0123456789");
+    push_blob(&layout, &Bytes::from_static(b"{}")).await;
+    let blob = Blob::new(b"0123456789");
     let part = blob_file(folder.path(), &blob).with_extension("part");
     std::fs::write(&part, "0123").unwrap();
-    let pushed = layout.push_blob(&repository, &blob, &Closed).await;
-    assert!(matches!(pushed, Err(RegistryError::NotThere)), "{pushed:?}");
+    let pushed = layout.push_blob(&repository, &blob, &MissingOrigin).await;
+    assert!(matches!(pushed, Err(RegistryError::NotFound)), "{pushed:?}");
     assert_eq!(std::fs::read(&part).unwrap(), b"0123");
 }

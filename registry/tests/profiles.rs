@@ -1,8 +1,8 @@
-//! The nine profiles that the ancestor publishes (southbound section 6.6) and the operating systems that they become.
-//! Their digests begin as published; the rest of them is invented.
+//! The nine profiles that EIM publishes and the operating systems that they describe. Only the
+//! first digits of their digests are the published ones.
 
 use evenkeel_domain::os::OsKind;
-use evenkeel_registry::{Profile, profile};
+use evenkeel_registry::{Profile, read_profile};
 
 const PROFILES: [(&str, &str); 9] = [
     (
@@ -43,15 +43,15 @@ const PROFILES: [(&str, &str); 9] = [
     ),
 ];
 
-fn read() -> Vec<Profile> {
-    let read = |(file, yaml): (&str, &str)| match profile(file, yaml.as_bytes()) {
+fn read_all() -> Vec<Profile> {
+    let read = |(file, yaml): (&str, &str)| match read_profile(file, yaml.as_bytes()) {
         Ok(profile) => profile,
         Err(finding) => panic!("{file}: {finding}"),
     };
     PROFILES.into_iter().map(read).collect()
 }
 
-fn told(profile: &Profile) -> String {
+fn render_profile(profile: &Profile) -> String {
     let spec = &profile.spec;
     let fields: [(&str, &str); 15] = [
         ("name", spec.name.as_str()),
@@ -78,15 +78,15 @@ fn told(profile: &Profile) -> String {
 }
 
 #[test]
-fn each_published_profile_becomes_an_operating_system() {
-    let told: Vec<_> = read().iter().map(told).collect();
-    let told = told.join("\n");
-    insta::assert_snapshot!("nine_profiles", told);
+fn each_published_profile_is_read() {
+    let rendered: Vec<_> = read_all().iter().map(render_profile).collect();
+    let rendered = rendered.join("\n");
+    insta::assert_snapshot!("nine_profiles", rendered);
 }
 
 #[test]
-fn no_published_profile_is_remarked_on() {
-    for profile in read() {
+fn no_published_profile_has_remarks() {
+    for profile in read_all() {
         assert!(profile.remarks.is_empty(), "{:?}", profile.remarks);
         assert_eq!(profile.spec.repo_url, "");
         assert_eq!(profile.spec.installed_packages_url, "");
@@ -97,7 +97,7 @@ fn no_published_profile_is_remarked_on() {
 
 #[test]
 fn the_names_of_all_profiles_differ() {
-    let mut names: Vec<_> = read()
+    let mut names: Vec<_> = read_all()
         .into_iter()
         .map(|profile| profile.spec.name)
         .collect();

@@ -1,12 +1,13 @@
-//! How often something is asked for, and how long is waited for it.
+//! Retries and timeouts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use evenkeel_registry::testing::{Entry, Fault, Manners, SmallRegistry, Way};
+use evenkeel_registry::testing::{AccessRule, Fault, FaultKind, RegistryOptions, TestRegistry};
 use evenkeel_registry::{
-    Blob, Body, Credentials, Got, Origin, RegistryError, Repository, Web, open,
+    Blob, BlobStream, Credentials, Origin, RegistryError, RegistryResult, Repository, WebClient,
+    open,
 };
 use futures_util::stream;
 
@@ -14,98 +15,98 @@ fn profile() -> Repository {
     "os/a".parse().expect("a name")
 }
 
-/// A content that breaks off behind its first piece, or cannot even be opened. It counts how often it is.
-struct Broken {
+/// Content that fails after its first chunk, or when it is opened. Counts how often it is opened.
+struct BrokenOrigin {
     first: Option<&'static [u8]>,
     opened: AtomicUsize,
 }
 
 #[async_trait]
-impl Origin for Broken {
-    async fn open(&self, _: u64) -> Got<Body> {
+impl Origin for BrokenOrigin {
+    async fn open(&self, _: u64) -> RegistryResult<BlobStream> {
         self.opened.fetch_add(1, Ordering::SeqCst);
         let first = self.first.ok_or(RegistryError::Stalled)?;
-        let pieces = [Ok(Bytes::from_static(first)), Err(RegistryError::Stalled)];
-        Ok(Box::pin(stream::iter(pieces)))
+        let chunks = [Ok(Bytes::from_static(first)), Err(RegistryError::Stalled)];
+        Ok(Box::pin(stream::iter(chunks)))
     }
 }
 
 #[tokio::test]
-async fn one_who_gives_no_tokens_is_asked_as_often_as_the_registry() {
-    let small = SmallRegistry::with(Manners {
-        entry: Entry::tokens("fleet", "open sesame"),
-        ..Manners::default()
+async fn a_failing_token_server_is_tried_as_often_as_the_registry() {
+    let server = TestRegistry::with_options(RegistryOptions {
+        access: AccessRule::tokens("fleet", "open sesame"),
+        ..RegistryOptions::default()
     });
-    small.fail(Fault::always("/token", Way::Status(500)));
-    let access = small.access_as(Credentials::basic("fleet", "open sesame"));
+    server.add_fault(Fault::always("/token", FaultKind::Status(500)));
+    let access = server.access_with(Credentials::basic("fleet", "open sesame"));
     let tags = open(&access).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::Status(500))), "{tags:?}");
-    assert_eq!(small.count("GET /token"), 4);
-    assert_eq!(small.count("GET /v2/"), 4);
+    assert_eq!(server.count_requests("GET /token"), 4);
+    assert_eq!(server.count_requests("GET /v2/"), 4);
 }
 
 #[tokio::test]
-async fn one_who_gives_no_tokens_for_a_moment_is_asked_again() {
-    let small = SmallRegistry::with(Manners {
-        entry: Entry::tokens("fleet", "open sesame"),
-        ..Manners::default()
+async fn a_transient_failure_of_the_token_server_is_retried() {
+    let server = TestRegistry::with_options(RegistryOptions {
+        access: AccessRule::tokens("fleet", "open sesame"),
+        ..RegistryOptions::default()
     });
-    small.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
-    small.fail(Fault::times("/token", 2, Way::Status(502)));
-    let access = small.access_as(Credentials::basic("fleet", "open sesame"));
+    server.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
+    server.add_fault(Fault::times("/token", 2, FaultKind::Status(502)));
+    let access = server.access_with(Credentials::basic("fleet", "open sesame"));
     let tags = open(&access).unwrap().tags(&profile()).await;
     assert_eq!(tags.unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn a_content_that_does_not_come_is_not_asked_for_again_and_again() {
+async fn a_failing_origin_is_not_retried() {
     for (first, uploads) in [(None, 0), (Some(&b"name"[..]), 1)] {
-        let small = SmallRegistry::start();
-        let registry = open(&small.access()).unwrap();
-        let origin = Broken {
+        let server = TestRegistry::start();
+        let registry = open(&server.access()).unwrap();
+        let origin = BrokenOrigin {
             first,
             opened: AtomicUsize::new(0),
         };
-        let blob = Blob::of(b"name: a");
+        let blob = Blob::new(b"name: a");
         let put = registry.push_blob(&profile(), &blob, &origin).await;
         assert!(matches!(put, Err(RegistryError::Stalled)), "{put:?}");
         assert_eq!(origin.opened.load(Ordering::SeqCst), 1, "{first:?}");
-        assert_eq!(small.count("POST"), uploads, "{first:?}");
+        assert_eq!(server.count_requests("POST"), uploads, "{first:?}");
     }
 }
 
 #[tokio::test]
-async fn pages_behind_the_first_are_asked_for_without_a_number_too() {
-    let small = SmallRegistry::with(Manners {
-        page: 3,
-        links: false,
-        ..Manners::default()
+async fn later_pages_are_requested_without_a_page_size_too() {
+    let server = TestRegistry::with_options(RegistryOptions {
+        page_size: 3,
+        sends_links: false,
+        ..RegistryOptions::default()
     });
     for number in 0..7 {
-        small.put_profile("os/a", &format!("0.3.{number}"), "a.yaml", "name: a");
+        server.put_profile("os/a", &format!("0.3.{number}"), "a.yaml", "name: a");
     }
-    small.fail(Fault::always("n=3", Way::Status(400)));
-    let mut access = small.access();
-    access.limits.tags_at_once = 3;
+    server.add_fault(Fault::always("n=3", FaultKind::Status(400)));
+    let mut access = server.access();
+    access.limits.tags_per_page = 3;
     let tags = open(&access).unwrap().tags(&profile()).await;
     assert_eq!(tags.unwrap().len(), 7);
-    // With a number, without, and behind the last tag of two full pages.
-    assert_eq!(small.count("GET /v2/os/a/tags/list"), 4);
+    // With a page size, without one, and after the last tags of two full pages.
+    assert_eq!(server.count_requests("GET /v2/os/a/tags/list"), 4);
 }
 
 #[tokio::test]
-async fn what_only_drips_is_given_up() {
-    let small = SmallRegistry::start();
-    small.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
-    let blob = small.put_blob("os/a", vec![7_u8; 100]);
-    small.put_file("/cves.json", vec![7_u8; 100]);
-    small.fail(Fault::always("GET", Way::Drip));
-    let registry = open(&small.access()).unwrap();
-    let web = Web::new(&small.access(), &[]).unwrap();
-    let (profile, url) = (profile(), small.file_url("/cves.json").parse().unwrap());
+async fn slow_responses_are_aborted() {
+    let server = TestRegistry::start();
+    server.put_profile("os/a", "0.3.1", "a.yaml", "name: a");
+    let blob = server.put_blob("os/a", vec![7_u8; 100]);
+    server.put_file("/cves.json", vec![7_u8; 100]);
+    server.add_fault(Fault::always("GET", FaultKind::Drip));
+    let registry = open(&server.access()).unwrap();
+    let web = WebClient::new(&server.access(), &[]).unwrap();
+    let (profile, url) = (profile(), server.file_url("/cves.json").parse().unwrap());
     let (tags, small_one, file) = tokio::join!(
         registry.tags(&profile),
-        registry.small(&profile, &blob, 1_000),
+        registry.blob(&profile, &blob, 1_000),
         web.fetch(&url, None, 1_000),
     );
     assert!(matches!(tags, Err(RegistryError::Stalled)), "{tags:?}");

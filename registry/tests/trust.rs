@@ -1,4 +1,4 @@
-//! Which signatures of an artefact are good.
+//! Good and bad signatures of artifacts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,24 +9,24 @@ use bytes::Bytes;
 use evenkeel_registry::layout::Layout;
 use evenkeel_registry::trust::signature_tag;
 use evenkeel_registry::{
-    At, Blob, Digest, KeySet, Layer, Limits, Manifest, Registry, Repository, SigningKey, Tag,
-    Verdict,
+    Blob, Digest, KeySet, Layer, Limits, Manifest, ManifestRef, Registry, Repository, SigningKey,
+    Tag, Verdict,
 };
 use p256::ecdsa::signature::Signer as _;
 use p256::pkcs8::DecodePrivateKey as _;
 use serde_json::{Value, json};
 
-const KIND: &str = "application/vnd.intel.orch.en";
+const ARTIFACT_TYPE: &str = "application/vnd.intel.orch.en";
 
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
-struct Shelf {
+struct Fixture {
     _folder: tempfile::TempDir,
     layout: Layout,
     repository: Repository,
 }
 
-impl Shelf {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("done");
         let layout = layout(folder.path());
@@ -37,25 +37,25 @@ impl Shelf {
         }
     }
 
-    /// Puts an artefact in.
-    async fn artefact(&self, content: &str, tag: &str) -> Digest {
-        put(&self.layout, &self.repository, content, tag).await
+    /// Pushes an artifact.
+    async fn push_artifact(&self, content: &str, tag: &str) -> Digest {
+        push_artifact(&self.layout, &self.repository, content, tag).await
     }
 
-    async fn judge(&self, keys: &[&SigningKey], of: &Digest, tag: &str) -> Verdict {
+    async fn verify(&self, keys: &[&SigningKey], artifact: &Digest, tag: &str) -> Verdict {
         let pems: Vec<String> = keys.iter().map(|key| key.public_pem()).collect();
         let keys = KeySet::read(&pems).expect("done");
-        let judged = keys.judge(&self.layout, &self.repository, of, tag);
-        judged.await.expect("done")
+        let verdict = keys.verify(&self.layout, &self.repository, artifact, tag);
+        verdict.await.expect("done")
     }
 
-    async fn sign(&self, key: &SigningKey, of: &Digest, tag: &str) {
-        let signed = key.sign(&self.layout, &self.repository, of, tag);
+    async fn sign(&self, key: &SigningKey, artifact: &Digest, tag: &str) {
+        let signed = key.sign(&self.layout, &self.repository, artifact, tag);
         signed.await.expect("done");
     }
 
-    /// Puts a payload in as cosign does, signed by a key.
-    async fn signed_elsewhere(&self, key: &SigningKey, of: &Digest, payload: &Value) {
+    /// Pushes a payload signed by a key, in the form that cosign writes.
+    async fn sign_like_cosign(&self, key: &SigningKey, artifact: &Digest, payload: &Value) {
         let payload = Bytes::from(serde_json::to_vec(payload).expect("done"));
         let key = p256::ecdsa::SigningKey::from_pkcs8_pem(&key.pem()).expect("done");
         let signature: p256::ecdsa::DerSignature = key.sign(&payload);
@@ -64,23 +64,23 @@ impl Shelf {
             STANDARD.encode(signature.as_bytes()),
         );
         let layer = Layer {
-            blob: Blob::of(&payload),
+            blob: Blob::new(&payload),
             media_type: PAYLOAD_TYPE.to_owned(),
             title: None,
             annotations: BTreeMap::from([annotation]),
         };
-        self.push(&payload).await;
-        self.push(&Bytes::from_static(b"{}")).await;
+        self.push_blob(&payload).await;
+        self.push_blob(&Bytes::from_static(b"{}")).await;
         let manifest = Manifest::artifact("application/vnd.oci.image.config.v1+json", vec![layer]);
-        let tag = signature_tag(of).expect("done");
+        let tag = signature_tag(artifact).expect("done");
         let pushed = self
             .layout
             .push_manifest(&self.repository, Some(&tag), &manifest);
         pushed.await.expect("done");
     }
 
-    async fn push(&self, content: &Bytes) {
-        let blob = Blob::of(content);
+    async fn push_blob(&self, content: &Bytes) {
+        let blob = Blob::new(content);
         let pushed = self.layout.push_blob(&self.repository, &blob, content);
         pushed.await.expect("done");
     }
@@ -90,29 +90,34 @@ fn layout(folder: &Path) -> Layout {
     Layout::open(folder, &Limits::default()).expect("done")
 }
 
-async fn put(layout: &Layout, repository: &Repository, content: &str, tag: &str) -> Digest {
+async fn push_artifact(
+    layout: &Layout,
+    repository: &Repository,
+    content: &str,
+    tag: &str,
+) -> Digest {
     let content = Bytes::from(content.to_owned());
     let empty = Bytes::from_static(b"{}");
     for content in [&content, &empty] {
-        let blob = Blob::of(content);
+        let blob = Blob::new(content);
         layout
             .push_blob(repository, &blob, content)
             .await
             .expect("done");
     }
-    let layer = Layer::file(Blob::of(&content), "text/yaml", "microvisor-nonrt.yaml");
-    let manifest = Manifest::artifact(KIND, vec![layer]);
+    let layer = Layer::file(Blob::new(&content), "text/yaml", "microvisor-nonrt.yaml");
+    let manifest = Manifest::artifact(ARTIFACT_TYPE, vec![layer]);
     let tag: Tag = tag.parse().expect("done");
     let pushed = layout.push_manifest(repository, Some(&tag), &manifest);
     pushed.await.expect("done");
     manifest.digest
 }
 
-fn payload(of: &Digest, revision: &str) -> Value {
+fn signed_payload(artifact: &Digest, revision: &str) -> Value {
     json!({
         "critical": {
             "identity": { "docker-reference": "registry.example:5000/os/microvisor-nonrt" },
-            "image": { "docker-manifest-digest": of.to_string() },
+            "image": { "docker-manifest-digest": artifact.to_string() },
             "type": "cosign container image signature",
         },
         "optional": { "io.evenkeel.revision": revision, "creator": "somebody" },
@@ -120,25 +125,25 @@ fn payload(of: &Digest, revision: &str) -> Value {
 }
 
 #[track_caller]
-fn is_bad(verdict: Verdict, why: &str) {
+fn assert_bad(verdict: Verdict, why: &str) {
     match verdict {
-        Verdict::Bad(said) => assert!(said.contains(why), "{said}"),
+        Verdict::Bad(message) => assert!(message.contains(why), "{message}"),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn what_is_signed_by_one_of_the_keys_is_good() {
-    let shelf = Shelf::new();
-    let (ours, other) = (SigningKey::make(), SigningKey::make());
-    let digest = shelf.artefact("one", "0.3.1").await;
+async fn a_signature_by_one_of_the_keys_is_good() {
+    let fixture = Fixture::new();
+    let (ours, other) = (SigningKey::generate(), SigningKey::generate());
+    let digest = fixture.push_artifact("one", "0.3.1").await;
     assert_eq!(
-        shelf.judge(&[&ours], &digest, "0.3.1").await,
+        fixture.verify(&[&ours], &digest, "0.3.1").await,
         Verdict::Unsigned
     );
-    shelf.sign(&ours, &digest, "0.3.1").await;
-    let Verdict::Good(signature) = shelf.judge(&[&other, &ours], &digest, "0.3.1").await else {
-        panic!("not good");
+    fixture.sign(&ours, &digest, "0.3.1").await;
+    let Verdict::Good(signature) = fixture.verify(&[&other, &ours], &digest, "0.3.1").await else {
+        panic!("the signature is not good");
     };
     let payload = STANDARD.decode(&signature.payload).unwrap();
     let payload: Value = serde_json::from_slice(&payload).unwrap();
@@ -147,30 +152,33 @@ async fn what_is_signed_by_one_of_the_keys_is_good() {
         digest.to_string()
     );
     assert_eq!(signature.key.len(), 64);
-    is_bad(
-        shelf.judge(&[&other], &digest, "0.3.1").await,
+    assert_bad(
+        fixture.verify(&[&other], &digest, "0.3.1").await,
         "not signed by any of the keys",
     );
-    is_bad(shelf.judge(&[], &digest, "0.3.1").await, "any of the keys");
+    assert_bad(
+        fixture.verify(&[], &digest, "0.3.1").await,
+        "any of the keys",
+    );
 }
 
 #[tokio::test]
-async fn a_signature_in_the_form_of_cosign_is_good() {
-    let shelf = Shelf::new();
-    let key = SigningKey::make();
-    let digest = shelf.artefact("one", "0.3.1").await;
-    let said = payload(&digest, "0.3.1");
-    shelf.signed_elsewhere(&key, &digest, &said).await;
-    let verdict = shelf.judge(&[&key], &digest, "0.3.1").await;
+async fn a_signature_by_cosign_is_good() {
+    let fixture = Fixture::new();
+    let key = SigningKey::generate();
+    let digest = fixture.push_artifact("one", "0.3.1").await;
+    let payload = signed_payload(&digest, "0.3.1");
+    fixture.sign_like_cosign(&key, &digest, &payload).await;
+    let verdict = fixture.verify(&[&key], &digest, "0.3.1").await;
     assert!(matches!(verdict, Verdict::Good(_)), "{verdict:?}");
 }
 
 #[tokio::test]
-async fn the_signature_of_something_else_is_bad() {
-    let shelf = Shelf::new();
-    let key = SigningKey::make();
-    let digest = shelf.artefact("one", "0.3.1").await;
-    let other = Digest::of(b"another artefact");
+async fn a_signature_of_another_artifact_is_bad() {
+    let fixture = Fixture::new();
+    let key = SigningKey::generate();
+    let digest = fixture.push_artifact("one", "0.3.1").await;
+    let other = Digest::compute(b"another artefact");
     let cases = [
         (
             "image/docker-manifest-digest",
@@ -191,86 +199,86 @@ async fn the_signature_of_something_else_is_bad() {
         ("type", json!(7), "cannot be read"),
     ];
     for (field, value, why) in cases {
-        let mut said = payload(&digest, "0.3.1");
-        *said.pointer_mut(&format!("/critical/{field}")).unwrap() = value;
-        shelf.signed_elsewhere(&key, &digest, &said).await;
-        is_bad(shelf.judge(&[&key], &digest, "0.3.1").await, why);
+        let mut payload = signed_payload(&digest, "0.3.1");
+        *payload.pointer_mut(&format!("/critical/{field}")).unwrap() = value;
+        fixture.sign_like_cosign(&key, &digest, &payload).await;
+        assert_bad(fixture.verify(&[&key], &digest, "0.3.1").await, why);
     }
 }
 
 #[tokio::test]
-async fn an_old_artefact_under_a_newer_tag_is_not_the_one_that_was_signed() {
-    let shelf = Shelf::new();
-    let key = SigningKey::make();
-    let digest = shelf.artefact("one", "0.3.1").await;
-    shelf.sign(&key, &digest, "0.3.1").await;
-    shelf.artefact("one", "0.3.9").await;
-    is_bad(
-        shelf.judge(&[&key], &digest, "0.3.9").await,
+async fn an_old_artifact_under_a_newer_tag_has_a_bad_signature() {
+    let fixture = Fixture::new();
+    let key = SigningKey::generate();
+    let digest = fixture.push_artifact("one", "0.3.1").await;
+    fixture.sign(&key, &digest, "0.3.1").await;
+    fixture.push_artifact("one", "0.3.9").await;
+    assert_bad(
+        fixture.verify(&[&key], &digest, "0.3.9").await,
         "signed as revision \"0.3.1\"",
     );
-    // A branch may stand anywhere.
-    let verdict = shelf.judge(&[&key], &digest, "main").await;
+    // The signature of a branch may name any revision.
+    let verdict = fixture.verify(&[&key], &digest, "main").await;
     assert!(matches!(verdict, Verdict::Good(_)), "{verdict:?}");
-    let mut said = payload(&digest, "0.3.9");
-    said["optional"] = Value::Null;
-    shelf.signed_elsewhere(&key, &digest, &said).await;
-    is_bad(
-        shelf.judge(&[&key], &digest, "0.3.9").await,
+    let mut payload = signed_payload(&digest, "0.3.9");
+    payload["optional"] = Value::Null;
+    fixture.sign_like_cosign(&key, &digest, &payload).await;
+    assert_bad(
+        fixture.verify(&[&key], &digest, "0.3.9").await,
         "does not name its io.evenkeel.revision",
     );
 }
 
 #[tokio::test]
-async fn a_tag_that_moved_takes_no_signature_along() {
-    let shelf = Shelf::new();
-    let key = SigningKey::make();
-    let first = shelf.artefact("one", "0.3.1").await;
-    shelf.sign(&key, &first, "0.3.1").await;
-    let second = shelf.artefact("two", "0.3.1").await;
+async fn a_moved_tag_has_no_signature() {
+    let fixture = Fixture::new();
+    let key = SigningKey::generate();
+    let first = fixture.push_artifact("one", "0.3.1").await;
+    fixture.sign(&key, &first, "0.3.1").await;
+    let second = fixture.push_artifact("two", "0.3.1").await;
     assert_ne!(first, second);
     assert_eq!(
-        shelf.judge(&[&key], &second, "0.3.1").await,
+        fixture.verify(&[&key], &second, "0.3.1").await,
         Verdict::Unsigned
     );
 }
 
 #[tokio::test]
-async fn signatures_of_others_stay_and_the_same_one_is_there_once() {
-    let shelf = Shelf::new();
-    let keys: Vec<SigningKey> = (0..18).map(|_| SigningKey::make()).collect();
-    let digest = shelf.artefact("one", "0.3.1").await;
+async fn other_signatures_stay_and_a_repeated_one_is_stored_once() {
+    let fixture = Fixture::new();
+    let keys: Vec<SigningKey> = (0..18).map(|_| SigningKey::generate()).collect();
+    let digest = fixture.push_artifact("one", "0.3.1").await;
     for key in [&keys[0], &keys[1], &keys[0]] {
-        shelf.sign(key, &digest, "0.3.1").await;
+        fixture.sign(key, &digest, "0.3.1").await;
     }
-    let at = At::Tag(signature_tag(&digest).unwrap());
+    let at = ManifestRef::Tag(signature_tag(&digest).unwrap());
     let signatures = || async {
-        let manifest = shelf.layout.manifest(&shelf.repository, &at).await;
+        let manifest = fixture.layout.manifest(&fixture.repository, &at).await;
         manifest.unwrap().unwrap().layers.len()
     };
     assert_eq!(signatures().await, 2);
     for key in &keys {
-        shelf.sign(key, &digest, "0.3.1").await;
+        fixture.sign(key, &digest, "0.3.1").await;
     }
     assert_eq!(signatures().await, 16);
     for key in &keys[2..] {
-        let verdict = shelf.judge(&[key], &digest, "0.3.1").await;
+        let verdict = fixture.verify(&[key], &digest, "0.3.1").await;
         assert!(matches!(verdict, Verdict::Good(_)), "{verdict:?}");
     }
 }
 
 #[tokio::test]
-async fn what_is_no_signature_is_bad_and_no_error() {
-    let shelf = Shelf::new();
-    let key = SigningKey::make();
-    let digest = shelf.artefact("one", "0.3.1").await;
+async fn an_invalid_signature_is_bad_and_not_an_error() {
+    let fixture = Fixture::new();
+    let key = SigningKey::generate();
+    let digest = fixture.push_artifact("one", "0.3.1").await;
     let payload = Bytes::from_static(b"<html>");
-    shelf.push(&payload).await;
+    fixture.push_blob(&payload).await;
     let signatures = [
         (None, "has no signature"),
         (Some("?"), "not Base64"),
-        (Some("AAAA"), "not one by ECDSA"),
-        (Some(""), "not one by ECDSA"),
+        (Some("AAAA"), "not an ECDSA signature"),
+        (Some(""), "not an ECDSA signature"),
     ];
     for (signature, why) in signatures {
         let annotations = signature.map(|signature| {
@@ -278,24 +286,24 @@ async fn what_is_no_signature_is_bad_and_no_error() {
             (name, signature.to_owned())
         });
         let layer = Layer {
-            blob: Blob::of(&payload),
+            blob: Blob::new(&payload),
             media_type: PAYLOAD_TYPE.to_owned(),
             title: None,
             annotations: annotations.into_iter().collect(),
         };
         let manifest = Manifest::artifact("x", vec![layer]);
         let tag = signature_tag(&digest).unwrap();
-        let pushed = shelf
+        let pushed = fixture
             .layout
-            .push_manifest(&shelf.repository, Some(&tag), &manifest);
+            .push_manifest(&fixture.repository, Some(&tag), &manifest);
         pushed.await.unwrap();
-        is_bad(shelf.judge(&[&key], &digest, "0.3.1").await, why);
+        assert_bad(fixture.verify(&[&key], &digest, "0.3.1").await, why);
     }
 }
 
 #[test]
 fn keys_are_read_as_they_are_written() {
-    let key = SigningKey::make();
+    let key = SigningKey::generate();
     let again = SigningKey::read(&key.pem()).unwrap();
     assert_eq!(key.public_pem(), again.public_pem());
     assert!(!format!("{key:?}").contains(&key.pem()));

@@ -1,4 +1,4 @@
-//! Health, readiness and metrics, for who looks after the process.
+//! Health, readiness and metrics of the process.
 
 use std::time::Duration;
 
@@ -13,40 +13,41 @@ use evenkeel_store::Store;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long the database may take to say that it is there.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum duration of the database check in `/readyz`.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
-struct Admin {
+struct AdminState {
     store: Store,
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 }
 
-/// `/livez` while the process works at all, `/readyz` while it can answer requests, `/metrics` in Prometheus' format.
+/// Routes: `/livez` (the process is alive), `/readyz` (the process can serve requests) and
+/// `/metrics` (Prometheus text format).
 pub(crate) fn router(
     store: Store,
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 ) -> Router {
-    let admin = Admin {
+    let admin = AdminState {
         store,
         metrics,
         stopping,
     };
     Router::new()
         .route("/livez", get(async || "alive\n"))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(scrape))
+        .route("/readyz", get(check_ready))
+        .route("/metrics", get(render_metrics))
         .with_state(admin)
 }
 
-async fn ready(State(admin): State<Admin>) -> Response {
+async fn check_ready(State(admin): State<AdminState>) -> Response {
     let unavailable = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     if admin.stopping.is_cancelled() {
         return unavailable("stopping\n".to_owned());
     }
-    match tokio::time::timeout(PATIENCE, admin.store.ping()).await {
+    match tokio::time::timeout(DATABASE_TIMEOUT, admin.store.ping()).await {
         Ok(Ok(())) => "ready\n".into_response(),
         Ok(Err(error)) => {
             tracing::warn!(error = %chain(&error), "not ready");
@@ -56,8 +57,8 @@ async fn ready(State(admin): State<Admin>) -> Response {
     }
 }
 
-async fn scrape(State(admin): State<Admin>) -> Response {
-    crate::observe::look_at_process();
+async fn render_metrics(State(admin): State<AdminState>) -> Response {
+    crate::observe::update_process_metrics();
     let format = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (format, admin.metrics.render()).into_response()
 }

@@ -1,5 +1,5 @@
-//! Everything the server can be told: a TOML file, over it the environment, over it the command line. One section per
-//! room of the house; an unknown key is an error.
+//! Server configuration: a TOML file, overridden by environment variables, overridden by the
+//! command line. Each section belongs to one part of the server. An unknown key is an error.
 
 mod auth;
 mod files;
@@ -13,187 +13,195 @@ use chrono::TimeDelta;
 use evenkeel_inventory::OsDefaults;
 use evenkeel_kit::Secret;
 use evenkeel_kit::telemetry::LogConfig;
-use evenkeel_maintenance_manager::MAX_MESSAGE;
-use evenkeel_store::decisions::Horizon;
+use evenkeel_maintenance_manager::MAX_MESSAGE_BYTES;
+use evenkeel_store::decisions::PlanningLimits;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::Deserialize;
 
 use crate::Cli;
 
-use auth::Auth;
-pub(crate) use auth::{Login, Outside, is_origin};
-pub(crate) use files::Files;
+use auth::AuthConfig;
+pub(crate) use auth::{IssuerConfig, LoginConfig, is_origin};
+pub(crate) use files::FilesConfig;
 
-/// Read when no other file is named.
-const USUAL_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
+/// Default configuration file.
+const DEFAULT_CONFIG_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
-    /// Where keys, certificates and the private Postgres are kept.
+    /// Directory for keys, certificates and the private Postgres.
     pub(crate) data_dir: PathBuf,
-    /// How long a stop may take.
+    /// Maximum duration of a graceful shutdown.
     #[serde(with = "humantime_serde")]
-    pub(crate) stop_within: Duration,
+    pub(crate) shutdown_timeout: Duration,
     pub(crate) log: LogConfig,
-    pub(crate) database: Database,
-    pub(crate) rest: Rest,
-    pub(crate) southbound: Southbound,
-    pub(crate) admin: Admin,
-    pub(crate) auth: Auth,
+    pub(crate) database: DatabaseConfig,
+    pub(crate) rest: RestConfig,
+    pub(crate) southbound: SouthboundConfig,
+    pub(crate) admin: AdminConfig,
+    pub(crate) auth: AuthConfig,
     pub(crate) maintenance_manager: evenkeel_maintenance_manager::Settings,
     pub(crate) os_resource_manager: evenkeel_os_resource_manager::Settings,
-    pub(crate) files: Files,
+    pub(crate) files: FilesConfig,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             data_dir: PathBuf::from("/var/lib/evenkeel"),
-            stop_within: Duration::from_secs(20),
+            shutdown_timeout: Duration::from_secs(20),
             log: LogConfig {
-                // What Postgres notes on the way of a migration is for who looks for it.
+                // Notices of Postgres during migrations are not useful in normal operation.
                 level: "info,sqlx::postgres::notice=warn".to_owned(),
                 ..LogConfig::default()
             },
-            database: Database::default(),
-            rest: Rest::default(),
-            southbound: Southbound::default(),
-            admin: Admin::default(),
-            auth: Auth::default(),
+            database: DatabaseConfig::default(),
+            rest: RestConfig::default(),
+            southbound: SouthboundConfig::default(),
+            admin: AdminConfig::default(),
+            auth: AuthConfig::default(),
             maintenance_manager: evenkeel_maintenance_manager::Settings::default(),
             os_resource_manager: evenkeel_os_resource_manager::Settings::default(),
-            files: Files::default(),
+            files: FilesConfig::default(),
         }
     }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Database {
-    /// `postgres://…`. Without it `evenkeeld all` starts a private Postgres.
+pub(crate) struct DatabaseConfig {
+    /// Connection URL, `postgres://…`. Without it, `evenkeeld all` starts a private Postgres.
     pub(crate) url: Option<Secret>,
-    /// The folder with one folder per version of Postgres, each with a `bin`, for a private Postgres.
+    /// Directory of the Postgres installations for the private Postgres: one directory per version,
+    /// each with a `bin` directory.
     pub(crate) binaries: PathBuf,
-    /// The most connections of this process.
+    /// Maximum number of database connections of this process.
     pub(crate) max_connections: u32,
-    /// How long a request waits for a connection before the database counts as away.
+    /// Maximum time that a request waits for a database connection. Afterwards the database counts
+    /// as unreachable.
     #[serde(with = "humantime_serde")]
-    pub(crate) acquire_within: Duration,
+    pub(crate) acquire_timeout: Duration,
 }
 
-impl Default for Database {
+impl Default for DatabaseConfig {
     fn default() -> Self {
         Self {
             url: None,
             binaries: PathBuf::from("/usr/lib/postgresql"),
             max_connections: 20,
-            acquire_within: Duration::from_secs(3),
+            acquire_timeout: Duration::from_secs(3),
         }
     }
 }
 
-/// The listener of the REST API. It speaks plain HTTP: put an ingress with TLS before it, or keep it local.
+/// Listener of the REST API. It serves plain HTTP: put an ingress with TLS in front of it, or bind
+/// it to a local address.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Rest {
+pub(crate) struct RestConfig {
     pub(crate) listen: SocketAddr,
     pub(crate) max_connections: usize,
-    /// How long a client may take to send the head of a request.
+    /// Maximum time to receive the header of a request.
     #[serde(with = "humantime_serde")]
-    pub(crate) head_within: Duration,
-    /// How long a request may take in all, its body included.
+    pub(crate) header_timeout: Duration,
+    /// Maximum duration of a request, including its body.
     #[serde(with = "humantime_serde")]
-    pub(crate) answer_within: Duration,
-    /// The largest body of a request, in bytes.
+    pub(crate) request_timeout: Duration,
+    /// Maximum size of a request body in bytes.
     pub(crate) body_limit: usize,
-    /// Where web pages come from that may use the API, such as `https://ui.example`; `*` is anywhere.
+    /// Allowed CORS origins, for example `https://ui.example`; `*` allows all.
     pub(crate) cors_origins: Vec<String>,
-    /// How many whole lists are sent at once; each holds a connection to the database until its client has it.
-    pub(crate) streams: usize,
+    /// Maximum number of complete lists that are streamed at the same time. Each stream holds a
+    /// database connection until its client has read the list.
+    pub(crate) max_streams: usize,
 }
 
-impl Default for Rest {
+impl Default for RestConfig {
     fn default() -> Self {
         let inventory = evenkeel_inventory::Settings::default();
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
             max_connections: 1_000,
-            head_within: Duration::from_secs(10),
-            answer_within: inventory.request_timeout,
+            header_timeout: Duration::from_secs(10),
+            request_timeout: inventory.request_timeout,
             body_limit: inventory.body_limit,
             cors_origins: inventory.cors_origins,
-            streams: inventory.streams,
+            max_streams: inventory.max_streamed_lists,
         }
     }
 }
 
-/// The listener for agents: gRPC over TLS.
+/// Listener for agents: gRPC over TLS.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Southbound {
+pub(crate) struct SouthboundConfig {
     pub(crate) listen: SocketAddr,
-    /// Names and addresses by which agents reach this server, besides those of this machine.
-    pub(crate) names: Vec<String>,
-    /// A certificate chain of your own in PEM, instead of one of the authority in the data directory.
+    /// Additional DNS names and IP addresses of the server's certificate. The names of this machine
+    /// are always included.
+    pub(crate) server_names: Vec<String>,
+    /// File with a certificate chain in PEM. Without it, the certificate authority in the data
+    /// directory issues the certificate.
     pub(crate) certificate: Option<PathBuf>,
-    /// The key of that certificate in PEM.
+    /// File with the key of that certificate in PEM.
     pub(crate) key: Option<PathBuf>,
-    /// The certificate of the authority that signed it, in PEM; join tokens then carry its digest. Without it agents
-    /// ask the roots of their system.
+    /// File with the certificate of the issuing authority in PEM; join tokens then contain its
+    /// digest. Without it, agents verify the certificate with the root certificates of their
+    /// system.
     pub(crate) ca: Option<PathBuf>,
     pub(crate) max_connections: usize,
-    /// How many connections one address may have; 0 is without limit. All nodes behind one router have its address.
-    pub(crate) connections_per_address: u32,
-    /// How many bytes of memory this process may hold; 0 is without limit. From nine tenths of it on, new connections are
-    /// turned away with a time after which to come again, and polls are no longer held.
+    /// Maximum number of connections per client address; 0 for no limit. All nodes behind one NAT
+    /// router share an address.
+    pub(crate) max_connections_per_address: u32,
+    /// Maximum memory of this process in bytes; 0 for no limit. From 90 % of it on, new connections
+    /// are refused with a retry delay, and polls are answered at once instead of held open.
     pub(crate) memory_limit: u64,
-    /// How many calls one connection may have open.
-    pub(crate) calls_per_connection: u32,
-    /// How long a client may take for the TLS handshake and its first word.
+    /// Maximum number of concurrent calls per connection.
+    pub(crate) max_calls_per_connection: u32,
+    /// Maximum duration of the TLS handshake, including the first data of the client.
     #[serde(with = "humantime_serde")]
-    pub(crate) handshake_within: Duration,
-    /// How long a connection may last over which no call with a good credential has come; 0 is without limit. Longer than
-    /// a message may take, and than those are told to wait who are refused.
+    pub(crate) handshake_timeout: Duration,
+    /// Maximum lifetime of a connection without an authenticated call; 0 for no limit. It should be
+    /// longer than the time-out of a message and the retry delay of refused calls.
     #[serde(with = "humantime_serde")]
-    pub(crate) known_within: Duration,
-    /// How long a call may take in all; longer than any poll is held.
+    pub(crate) authentication_timeout: Duration,
+    /// Maximum duration of a call; must be longer than the longest long poll.
     #[serde(with = "humantime_serde")]
-    pub(crate) answer_within: Duration,
-    /// After how long a silent connection is looked after.
+    pub(crate) request_timeout: Duration,
+    /// Idle time of a connection before TCP keepalive probes start.
     #[serde(with = "humantime_serde")]
-    pub(crate) keep_alive: Duration,
+    pub(crate) tcp_keepalive_idle: Duration,
 }
 
-impl Default for Southbound {
+impl Default for SouthboundConfig {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::UNSPECIFIED, 50_002).into(),
-            names: Vec::new(),
+            server_names: Vec::new(),
             certificate: None,
             key: None,
             ca: None,
             max_connections: 100_000,
-            connections_per_address: 0,
+            max_connections_per_address: 0,
             memory_limit: 0,
-            calls_per_connection: 32,
-            handshake_within: Duration::from_secs(10),
-            known_within: Duration::from_mins(5),
-            answer_within: Duration::from_hours(2),
-            keep_alive: Duration::from_mins(1),
+            max_calls_per_connection: 32,
+            handshake_timeout: Duration::from_secs(10),
+            authentication_timeout: Duration::from_mins(5),
+            request_timeout: Duration::from_hours(2),
+            tcp_keepalive_idle: Duration::from_mins(1),
         }
     }
 }
 
-/// The listener for health, readiness and metrics.
+/// Listener for health, readiness and metrics.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Admin {
+pub(crate) struct AdminConfig {
     pub(crate) listen: SocketAddr,
 }
 
-impl Default for Admin {
+impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 9090).into(),
@@ -202,96 +210,104 @@ impl Default for Admin {
 }
 
 impl Config {
-    /// Fails on the first unknown or wrong key, before anything is opened.
+    /// Loads and checks the configuration. Fails on the first unknown key or invalid value.
     pub(crate) fn load(cli: &Cli) -> anyhow::Result<Self> {
         let read = Self::read(cli.config.as_deref(), cli.data_dir.as_deref());
-        let config = read.context("the configuration is not usable")?;
+        let config = read.context("the configuration is invalid")?;
         let checked = config.check().map_err(anyhow::Error::msg);
-        checked.context("the configuration is not usable")?;
+        checked.context("the configuration is invalid")?;
         Ok(config)
     }
 
-    /// What is wrong between the keys, if anything is.
+    /// Checks rules between different keys.
     fn check(&self) -> Result<(), String> {
         let is_odd = |origin: &&String| *origin != "*" && !is_origin(origin);
         if let Some(odd) = self.rest.cors_origins.iter().find(is_odd) {
             return Err(format!(
-                "rest.cors_origins has {odd:?}; an origin looks like https://ui.example"
+                "rest.cors_origins contains {odd:?}; an origin has the form https://ui.example"
             ));
         }
-        self.check_messages()?;
-        self.check_holds()?;
+        self.check_message_memory()?;
+        self.check_long_polls()?;
         self.auth.check(self.rest.listen)
     }
 
-    /// The longest message must have room, or it is never read.
-    fn check_messages(&self) -> Result<(), String> {
-        let (most, longest) = (self.maintenance_manager.load.message_memory, MAX_MESSAGE);
+    /// The limit must admit the longest message; otherwise that message could never be received.
+    fn check_message_memory(&self) -> Result<(), String> {
+        let (most, longest) = (
+            self.maintenance_manager.load.message_memory_limit,
+            MAX_MESSAGE_BYTES,
+        );
         if most == 0 || u64::try_from(longest).is_ok_and(|longest| longest <= most) {
             return Ok(());
         }
         Err(format!(
-            "maintenance_manager.load.message_memory ({most}) must be 0, or have room for the longest message ({longest})"
+            "maintenance_manager.load.message_memory_limit ({most}) must be 0, or at least the maximum size of a message ({longest})"
         ))
     }
 
-    /// What is wrong between the polls that are held and what carries them, if anything is.
-    fn check_holds(&self) -> Result<(), String> {
-        let holds = &self.maintenance_manager.holds;
-        if holds.most == 0 {
+    /// Checks the limits of long polls against the limits of connections and calls.
+    fn check_long_polls(&self) -> Result<(), String> {
+        let holds = &self.maintenance_manager.long_poll;
+        if holds.max_polls == 0 {
             return Ok(());
         }
-        let (each, calls) = (holds.per_connection, self.southbound.calls_per_connection);
+        let (each, calls) = (
+            holds.max_per_connection,
+            self.southbound.max_calls_per_connection,
+        );
         if calls <= each {
             return Err(format!(
-                "southbound.calls_per_connection ({calls}) must be more than maintenance_manager.holds.per_connection ({each})"
+                "southbound.max_calls_per_connection ({calls}) must be greater than maintenance_manager.long_poll.max_per_connection ({each})"
             ));
         }
-        let (within, held) = (self.southbound.answer_within, holds.longest);
-        if within <= held {
+        let (within, max_duration) = (self.southbound.request_timeout, holds.max_duration);
+        if within <= max_duration {
             return Err(format!(
-                "southbound.answer_within ({}) must be longer than maintenance_manager.holds.longest ({})",
+                "southbound.request_timeout ({}) must be longer than maintenance_manager.long_poll.max_duration ({})",
                 humantime::format_duration(within),
-                humantime::format_duration(held)
+                humantime::format_duration(max_duration)
             ));
         }
         Ok(())
     }
 
-    /// What the REST API is told. What it foresees is what the maintenance manager does, so both look equally far.
-    pub(crate) fn inventory(&self) -> anyhow::Result<evenkeel_inventory::Settings> {
+    /// Settings of the REST API. Its forecasts use the planning limits of the maintenance manager,
+    /// so that both compute the same windows.
+    pub(crate) fn inventory_settings(&self) -> anyhow::Result<evenkeel_inventory::Settings> {
         let manager = &self.maintenance_manager;
         let delta = |length| {
-            TimeDelta::from_std(length).context("a time in maintenance_manager is too long")
+            TimeDelta::from_std(length).context("a duration in maintenance_manager is too long")
         };
         Ok(evenkeel_inventory::Settings {
             body_limit: self.rest.body_limit,
-            request_timeout: self.rest.answer_within,
+            request_timeout: self.rest.request_timeout,
             cors_origins: self.rest.cors_origins.clone(),
-            streams: self.rest.streams,
-            horizon: Horizon {
+            max_streamed_lists: self.rest.max_streams,
+            planning_limits: PlanningLimits {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,
             },
-            os: self.catalogue(),
+            os_defaults: self.os_defaults(),
         })
     }
 
-    /// What projects can be told of registries of operating systems: their names, and nothing else of them.
-    fn catalogue(&self) -> OsDefaults {
+    /// Catalogue defaults of projects: only the names of the registries, none of their other
+    /// settings.
+    fn os_defaults(&self) -> OsDefaults {
         let manager = &self.os_resource_manager;
         OsDefaults {
             registries: manager.registries.keys().cloned().collect(),
-            wish: manager.wish(),
+            selection: manager.default_selection(),
         }
     }
 
     fn read(file: Option<&Path>, data_dir: Option<&Path>) -> Result<Self, Box<figment::Error>> {
         let file = match file {
             Some(file) => Toml::file_exact(file),
-            None => Toml::file(USUAL_FILE),
+            None => Toml::file(DEFAULT_CONFIG_FILE),
         };
-        // What the command line reads from the environment is not the configuration's.
+        // The command line reads this environment variable itself; it is not a configuration key.
         let environment = Env::prefixed("EVENKEELD_").ignore(&["config"]).split("__");
         let mut figment = Figment::new().merge(file).merge(environment);
         if let Some(data_dir) = data_dir {
@@ -305,7 +321,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Config, String> {
+    fn parse(text: &str) -> Result<Config, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("evenkeeld.toml");
         std::fs::write(&file, text).unwrap();
@@ -314,18 +330,21 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_a_configuration() {
-        let config = read("").unwrap();
+        let config = parse("").unwrap();
         assert_eq!(config.rest.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.southbound.listen.to_string(), "0.0.0.0:50002");
         assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
-        assert_eq!(config.files.listen, None, "nobody asked for it");
+        assert_eq!(
+            config.files.listen, None,
+            "no listener for files by default"
+        );
         assert!(config.os_resource_manager.registries.is_empty());
     }
 
-    /// Something in each section.
-    const TOLD: &str = r#"
+    /// Sets at least one key in each section.
+    const EXAMPLE: &str = r#"
             data_dir = "/srv/evenkeel"
-            stop_within = "1m 5s"
+            shutdown_timeout = "1m 5s"
             [log]
             format = "json"
             [database]
@@ -334,24 +353,24 @@ mod tests {
             listen = "[::1]:0"
             body_limit = 1000
             cors_origins = ["https://ui.example"]
-            streams = 3
+            max_streams = 3
             [maintenance_manager]
             fetch_ahead = "90m"
-            retention = "90d"
-            log_kept = "10d"
-            silent_after = "10m"
-            [maintenance_manager.flood]
+            run_retention = "90d"
+            change_log_retention = "10d"
+            silence_timeout = "10m"
+            [maintenance_manager.rate_limit]
             calls_per_second = 5
-            [maintenance_manager.view]
+            [maintenance_manager.answer_cache]
             max_staleness = "5s"
-            [maintenance_manager.holds]
-            longest = "2m"
+            [maintenance_manager.long_poll]
+            max_duration = "2m"
             [maintenance_manager.load]
-            calls = 100
-            poll_interval_max = "10m"
+            query_call_limit = 100
+            max_poll_interval = "10m"
             [southbound]
-            names = ["updates.example"]
-            connections_per_address = 50
+            server_names = ["updates.example"]
+            max_connections_per_address = 50
             [auth.tokens]
             issuer = "urn:example"
             [[auth.issuers]]
@@ -376,41 +395,53 @@ mod tests {
             listen = "0.0.0.0:50003"
             auth = "open"
             prefetch = "off"
-            wait = "5s"
+            wait_timeout = "5s"
     "#;
 
     #[test]
-    fn each_section_can_be_told_something() {
-        let config = read(TOLD).unwrap();
-        assert_eq!(config.stop_within, Duration::from_secs(65));
+    fn every_section_is_read() {
+        let config = parse(EXAMPLE).unwrap();
+        assert_eq!(config.shutdown_timeout, Duration::from_secs(65));
         assert_eq!(config.rest.listen.port(), 0);
         assert_eq!(config.auth.issuers[0].issuer, "https://login.example");
-        let inventory = config.inventory().unwrap();
+        let inventory = config.inventory_settings().unwrap();
         assert_eq!(inventory.body_limit, 1000);
         assert_eq!(inventory.cors_origins, ["https://ui.example"]);
-        assert_eq!(inventory.streams, 3);
+        assert_eq!(inventory.max_streamed_lists, 3);
         assert_eq!(config.check(), Ok(()));
-        assert_eq!(inventory.horizon.fetch_ahead, TimeDelta::minutes(90));
-        let manager = &config.maintenance_manager;
-        assert_eq!(manager.retention, Duration::from_hours(90 * 24));
-        assert_eq!(manager.log_kept, Duration::from_hours(10 * 24));
         assert_eq!(
-            (manager.flood.calls_per_second, manager.flood.burst),
+            inventory.planning_limits.fetch_ahead,
+            TimeDelta::minutes(90)
+        );
+        let manager = &config.maintenance_manager;
+        assert_eq!(manager.run_retention, Duration::from_hours(90 * 24));
+        assert_eq!(manager.change_log_retention, Duration::from_hours(10 * 24));
+        assert_eq!(
+            (
+                manager.rate_limit.calls_per_second,
+                manager.rate_limit.burst
+            ),
             (5, 200)
         );
-        assert_eq!(manager.holds.longest, Duration::from_mins(2));
-        assert_eq!((manager.load.calls, manager.load.writers), (100, 16));
-        assert_eq!(config.southbound.connections_per_address, 50);
-        let os = inventory.os;
+        assert_eq!(manager.long_poll.max_duration, Duration::from_mins(2));
+        assert_eq!(
+            (manager.load.query_call_limit, manager.load.max_writers),
+            (100, 16)
+        );
+        assert_eq!(config.southbound.max_connections_per_address, 50);
+        let os = inventory.os_defaults;
         assert_eq!(os.registries, ["release"]);
-        assert_eq!(os.wish.revision.as_deref(), Some("~0.8.11"));
-        let files = config.files.settings(&config.data_dir);
+        assert_eq!(os.selection.revision.as_deref(), Some("~0.8.11"));
+        let files = config.files.file_settings(&config.data_dir);
         assert_eq!(files.dir, Path::new("/srv/evenkeel/files"));
-        assert_eq!((files.wait, files.transfers), (Duration::from_secs(5), 200));
-        let shown = format!("{config:?}");
+        assert_eq!(
+            (files.wait_timeout, files.max_transfers),
+            (Duration::from_secs(5), 200)
+        );
+        let rendered = format!("{config:?}");
         assert!(
-            shown.contains("url: Some([secret])") && !shown.contains("hush"),
-            "{shown}"
+            rendered.contains("url: Some([secret])") && !rendered.contains("hush"),
+            "{rendered}"
         );
     }
 
@@ -420,7 +451,7 @@ mod tests {
             ("colour = 'blue'", "colour"),
             ("[rest]\nport = 80", "port"),
             ("[southbound]\nlisten = 'everywhere'", "listen"),
-            ("stop_within = 'soon'", "stop_within"),
+            ("shutdown_timeout = 'soon'", "shutdown_timeout"),
             ("[[auth.issuers]]\njwks = 'x'", "issuer"),
             ("[files]\nport = 80", "port"),
             ("[files]\nauth = 'nobody'", "auth"),
@@ -430,42 +461,42 @@ mod tests {
             ),
             ("[auth.login]\nurl = 'https://x'", "users"),
         ] {
-            let error = read(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.contains(key), "{text}: {error}");
         }
     }
 
     #[test]
-    fn a_call_may_take_longer_than_a_poll_is_held() {
-        let config = read("[southbound]\nanswer_within = '3m'").unwrap();
+    fn the_request_timeout_must_exceed_the_longest_long_poll() {
+        let config = parse("[southbound]\nrequest_timeout = '3m'").unwrap();
         let wrong = config.check().unwrap_err();
         assert!(
-            wrong.contains("answer_within (3m)") && wrong.contains("longest (1h)"),
+            wrong.contains("request_timeout (3m)") && wrong.contains("max_duration (1h)"),
             "{wrong}"
         );
-        let shorter = "[southbound]\nanswer_within = '3m'\n\
-                       [maintenance_manager.holds]\nlongest = '2m'";
-        assert_eq!(read(shorter).unwrap().check(), Ok(()));
-        let none = "[southbound]\nanswer_within = '1m'\n\
-                    [maintenance_manager.holds]\nmost = 0";
-        assert_eq!(read(none).unwrap().check(), Ok(()));
+        let shorter = "[southbound]\nrequest_timeout = '3m'\n\
+                       [maintenance_manager.long_poll]\nmax_duration = '2m'";
+        assert_eq!(parse(shorter).unwrap().check(), Ok(()));
+        let none = "[southbound]\nrequest_timeout = '1m'\n\
+                    [maintenance_manager.long_poll]\nmax_polls = 0";
+        assert_eq!(parse(none).unwrap().check(), Ok(()));
     }
 
     #[test]
-    fn the_longest_message_has_room() {
-        let of = |bytes| format!("[maintenance_manager.load]\nmessage_memory = {bytes}");
-        let wrong = read(&of(1 << 20)).unwrap().check().unwrap_err();
-        assert!(wrong.contains("message_memory (1048576)"), "{wrong}");
+    fn the_message_memory_must_hold_the_longest_message() {
+        let of = |bytes| format!("[maintenance_manager.load]\nmessage_memory_limit = {bytes}");
+        let wrong = parse(&of(1 << 20)).unwrap().check().unwrap_err();
+        assert!(wrong.contains("message_memory_limit (1048576)"), "{wrong}");
         for good in [0, 16 << 20] {
-            assert_eq!(read(&of(good)).unwrap().check(), Ok(()));
+            assert_eq!(parse(&of(good)).unwrap().check(), Ok(()));
         }
     }
 
     #[test]
-    fn polls_that_are_held_leave_room_for_reports() {
-        let config = read("[southbound]\ncalls_per_connection = 16").unwrap();
+    fn long_polls_spare_calls_for_reports_on_a_connection() {
+        let config = parse("[southbound]\nmax_calls_per_connection = 16").unwrap();
         let wrong = config.check().unwrap_err();
-        assert!(wrong.contains("per_connection (16)"), "{wrong}");
+        assert!(wrong.contains("max_per_connection (16)"), "{wrong}");
     }
 
     #[test]
@@ -477,13 +508,13 @@ mod tests {
             ("*", true),
             ("ui.example", false),
         ] {
-            let config = read(&format!("[rest]\ncors_origins = ['{origin}']")).unwrap();
+            let config = parse(&format!("[rest]\ncors_origins = ['{origin}']")).unwrap();
             assert_eq!(config.check().is_ok(), is_one, "{origin}");
         }
     }
 
     #[test]
-    fn a_file_that_is_named_must_be_there() {
+    fn a_named_file_must_exist() {
         let error = Config::read(Some(Path::new("/does/not/exist.toml")), None).unwrap_err();
         assert!(
             error.to_string().contains("/does/not/exist.toml"),

@@ -1,4 +1,4 @@
-//! The data directory: keys, certificates, the private Postgres.
+//! Data directory: keys, certificates and the private Postgres.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -7,34 +7,35 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// Makes the directory if it is not there, and answers where it really is. One of somebody else is refused.
+/// Creates the directory if it does not exist, and returns its canonical path. A directory of
+/// another user is rejected.
 ///
-/// Others may pass through: the private Postgres runs as another user when we are root. What is secret is in files and
-/// folders that are closed.
+/// The directory can be traversed by other users, because the private Postgres runs as another user
+/// if the server runs as root. Secrets are in files and directories with restricted permissions.
 pub(crate) fn open(path: &Path) -> anyhow::Result<PathBuf> {
-    let made = DirBuilder::new().recursive(true).mode(0o711).create(path);
-    made.with_context(|| {
+    let created = DirBuilder::new().recursive(true).mode(0o711).create(path);
+    created.with_context(|| {
         let path = path.display();
-        format!("cannot make the data directory {path}; choose another with --data-dir")
+        format!("cannot create the data directory {path}; choose another with --data-dir")
     })?;
-    let found = fs::metadata(path);
-    let owner = found
-        .with_context(|| format!("cannot look at {}", path.display()))?
+    let metadata = fs::metadata(path);
+    let owner = metadata
+        .with_context(|| format!("cannot read the metadata of {}", path.display()))?
         .uid();
-    must_be_ours(path, owner, rustix::process::geteuid().as_raw())?;
-    absolute(path).with_context(|| format!("cannot find {}", path.display()))
+    check_owner(path, owner, rustix::process::geteuid().as_raw())?;
+    canonical_path(path).with_context(|| format!("cannot resolve {}", path.display()))
 }
 
-fn absolute(path: &Path) -> io::Result<PathBuf> {
+fn canonical_path(path: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(path)
 }
 
-fn must_be_ours(path: &Path, owner: u32, us: u32) -> anyhow::Result<()> {
+fn check_owner(path: &Path, owner: u32, us: u32) -> anyhow::Result<()> {
     if owner != us {
         let path = path.display();
         bail!(
             "the data directory {path} belongs to the user id {owner}, but evenkeeld runs as {us}: run it as its owner, \
-             or mend it with `chown -R {us} {path}`, or choose another with --data-dir"
+             or fix it with `chown -R {us} {path}`, or choose another with --data-dir"
         );
     }
     Ok(())
@@ -45,15 +46,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_made_and_found_again() {
+    fn a_directory_is_created_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         assert_eq!(open(&path).unwrap(), open(&path).unwrap());
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_refused_with_what_to_do() {
-        let error = must_be_ours(Path::new("/var/lib/evenkeel"), 0, 1000)
+    fn a_directory_of_another_user_is_rejected_with_instructions() {
+        let error = check_owner(Path::new("/var/lib/evenkeel"), 0, 1000)
             .unwrap_err()
             .to_string();
         assert!(

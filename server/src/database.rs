@@ -1,4 +1,4 @@
-//! Which Postgres, and whether it will do.
+//! Opens the database, and starts the private Postgres if necessary.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,52 +6,53 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use evenkeel_kit::Lifecycle;
 use evenkeel_pg::{Options, PrivatePostgres};
-use evenkeel_store::{Schema, Store, StoreOptions};
+use evenkeel_store::{SchemaState, Store, StoreOptions};
 use tokio::time::timeout;
 
 use crate::config::Config;
 
-/// How long a close waits for transactions that are still open. A list that is streamed keeps its own for as long as its
-/// client reads, which may be for ever; what is left then ends with the process.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum wait for open transactions on close. A streamed list keeps its transaction open for as
+/// long as its client reads, possibly for ever. Transactions that are still open end with the
+/// process.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An open database, with the Postgres under it if that is ours.
+/// Open database, with its private Postgres if there is one.
 #[derive(Debug)]
 pub(crate) struct Database {
     pub(crate) store: Store,
     private: Option<PrivatePostgres>,
 }
 
-/// What to do when no database is named.
+/// Use of the private Postgres if `database.url` is not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Otherwise {
-    /// Start a private one, and keep it.
-    Keep,
-    /// Use the private one that another process keeps; if none does, start it for the time being.
-    Borrow,
-    /// Use the private one that another process keeps.
+pub(crate) enum PrivatePostgresMode {
+    /// Start it, and stop it with this process.
+    Start,
+    /// Use the one that another process runs. If there is none, start it until this process ends.
+    JoinOrStart,
+    /// Use the one that another process runs.
     Join,
 }
 
-/// What to do when the schema is older than the program.
+/// What to do if the schema is older than the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfOlder {
-    /// Bring it up to date.
+pub(crate) enum SchemaPolicy {
+    /// Migrate it.
     Migrate,
-    /// Say who does.
+    /// Fail, and name the command that migrates it.
     Refuse,
 }
 
 impl Database {
-    /// Opens the database and makes sure that the program can work with it.
+    /// Opens the database and ensures that its schema and role are usable.
     pub(crate) async fn open(
         config: &Config,
         data_dir: &Path,
-        otherwise: Otherwise,
-        if_older: IfOlder,
+        otherwise: PrivatePostgresMode,
+        if_older: SchemaPolicy,
     ) -> anyhow::Result<Self> {
         let database = Self::connect(config, data_dir, otherwise).await?;
-        match database.make_fit(if_older).await {
+        match database.ensure_schema(if_older).await {
             Ok(()) => Ok(database),
             Err(error) => {
                 database.close().await;
@@ -63,17 +64,17 @@ impl Database {
     async fn connect(
         config: &Config,
         data_dir: &Path,
-        otherwise: Otherwise,
+        otherwise: PrivatePostgresMode,
     ) -> anyhow::Result<Self> {
         let dir = data_dir.join("postgres");
         let mut private = None;
         let url = if let Some(url) = &config.database.url {
             url.reveal().to_owned()
-        } else if let Some(url) = kept_elsewhere(&dir, otherwise)? {
-            tracing::info!(dir = %dir.display(), "using the private Postgres that another process keeps");
+        } else if let Some(url) = find_running_postgres(&dir, otherwise)? {
+            tracing::info!(dir = %dir.display(), "using the private Postgres of another process");
             url
         } else {
-            tracing::info!(dir = %dir.display(), "no database.url is set, starting a private Postgres");
+            tracing::info!(dir = %dir.display(), "database.url is not set, starting a private Postgres");
             let room = u16::try_from(config.database.max_connections).unwrap_or(u16::MAX);
             let options = Options::new(&dir)
                 .binaries_in(&config.database.binaries)
@@ -86,7 +87,7 @@ impl Database {
         };
         let options = StoreOptions {
             max_connections: config.database.max_connections,
-            acquire_timeout: config.database.acquire_within,
+            acquire_timeout: config.database.acquire_timeout,
             ..StoreOptions::default()
         };
         match Store::connect(&url, options).await {
@@ -100,22 +101,22 @@ impl Database {
         }
     }
 
-    async fn make_fit(&self, if_older: IfOlder) -> anyhow::Result<()> {
+    async fn ensure_schema(&self, if_older: SchemaPolicy) -> anyhow::Result<()> {
         let check = self
             .store
             .check()
             .await
-            .context("cannot look at the database")?;
-        match (check.context("the database will not do")?, if_older) {
-            (Schema::Current, _) => Ok(()),
-            (Schema::Older, IfOlder::Migrate) => {
-                tracing::info!("bringing the database schema up to date");
+            .context("cannot check the database")?;
+        match (check.context("the database is not usable")?, if_older) {
+            (SchemaState::Current, _) => Ok(()),
+            (SchemaState::Outdated, SchemaPolicy::Migrate) => {
+                tracing::info!("migrating the database schema");
                 self.store
                     .migrate()
                     .await
-                    .context("cannot bring the database schema up to date")
+                    .context("cannot migrate the database schema")
             }
-            (Schema::Older, IfOlder::Refuse) => {
+            (SchemaState::Outdated, SchemaPolicy::Refuse) => {
                 bail!(
                     "the database schema is older than this program: run `evenkeeld migrate` first"
                 )
@@ -123,27 +124,27 @@ impl Database {
         }
     }
 
-    /// Ends the process when the private Postgres ends by itself.
-    pub(crate) fn watch(&self, life: &Lifecycle) {
+    /// Ends the process if the private Postgres ends unexpectedly.
+    pub(crate) fn stop_if_postgres_ends(&self, life: &Lifecycle) {
         let Some(postgres) = &self.private else {
             return;
         };
-        let (ended, stopping) = (postgres.ended(), life.stopping());
+        let (ended, stopping) = (postgres.wait_for_end(), life.stopping());
         life.spawn("private postgres", async move {
             tokio::select! {
                 () = stopping.cancelled() => Ok(()),
                 status = ended => match status {
-                    Some(status) => bail!("Postgres ended by itself: {status}"),
-                    None => bail!("Postgres ended by itself"),
+                    Some(status) => bail!("the private Postgres ended unexpectedly: {status}"),
+                    None => bail!("the private Postgres ended unexpectedly"),
                 },
             }
         });
     }
 
-    /// Lets go of all connections, then stops the Postgres that is ours, which ends the sessions that are left.
+    /// Closes all connections, then stops the private Postgres, which ends the remaining sessions.
     pub(crate) async fn close(self) {
-        if timeout(CLOSE_WITHIN, self.store.close()).await.is_err() {
-            tracing::warn!(patience = ?CLOSE_WITHIN, "some transactions are still open, not waiting for them");
+        if timeout(CLOSE_TIMEOUT, self.store.close()).await.is_err() {
+            tracing::warn!(timeout = ?CLOSE_TIMEOUT, "some transactions are still open, not waiting for them");
         }
         if let Some(postgres) = self.private {
             postgres.stop().await;
@@ -151,17 +152,19 @@ impl Database {
     }
 }
 
-fn kept_elsewhere(dir: &Path, otherwise: Otherwise) -> anyhow::Result<Option<String>> {
-    if otherwise == Otherwise::Keep {
+fn find_running_postgres(
+    dir: &Path,
+    otherwise: PrivatePostgresMode,
+) -> anyhow::Result<Option<String>> {
+    if otherwise == PrivatePostgresMode::Start {
         return Ok(None);
     }
-    let found =
-        PrivatePostgres::kept_elsewhere(dir).context("cannot look for a private Postgres")?;
-    if found.is_none() && otherwise == Otherwise::Join {
+    let url = PrivatePostgres::find_running(dir).context("cannot look for a private Postgres")?;
+    if url.is_none() && otherwise == PrivatePostgresMode::Join {
         bail!(
-            "there is no database: set database.url, or EVENKEELD_DATABASE__URL. \
+            "no database is configured: set database.url, or EVENKEELD_DATABASE__URL. \
              Only `evenkeeld all` starts a private Postgres"
         );
     }
-    Ok(found)
+    Ok(url)
 }

@@ -1,4 +1,4 @@
-//! The first start: the project `default`, and a token to log in with.
+//! First start: creates the project `default` and an administrator token.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -12,39 +12,42 @@ use chrono::TimeDelta;
 use evenkeel_auth::Role;
 use evenkeel_store::projects;
 
-use crate::house::House;
+use crate::app_context::AppContext;
 
-/// Makes the first project if there is none. Then also makes a token for the administrator, in a file that only its
-/// owner can read, and says how to log in with it. The token itself is never shown.
-pub(crate) async fn welcome(
-    house: &House,
+/// Creates the first project if there is none. In that case, it also writes an administrator token
+/// to a file that only its owner can read, and logs the command to log in with it. The token itself
+/// is never logged.
+pub(crate) async fn run_first_start(
+    context: &AppContext,
     data_dir: &Path,
     token_for: Duration,
     rest: Option<SocketAddr>,
 ) -> anyhow::Result<()> {
-    let tx = house
+    let tx = context
         .store
         .fleet()
         .await
-        .context("cannot look for projects")?;
-    let now = house.clock.now();
-    let (project, made) = projects::ensure_default(&tx, now)
+        .context("cannot list the projects")?;
+    let now = context.clock.now();
+    let (project, created) = projects::ensure_default(&tx, now)
         .await
-        .context("cannot make the first project")?;
-    if !made {
+        .context("cannot create the first project")?;
+    if !created {
         return Ok(());
     }
-    let lifetime = TimeDelta::from_std(token_for).context("auth.first_token_for is too long")?;
+    let lifetime = TimeDelta::from_std(token_for).context("auth.first_token_ttl is too long")?;
     let roles = [Role::Write(project.id.uuid()), Role::Administrator];
-    let issued = house
+    let issued = context
         .authority
         .issue_operator("administrator", &roles, lifetime, now);
-    let issued = issued.context("cannot make the first token")?;
+    let issued = issued.context("cannot create the first token")?;
     let path = data_dir.join("operator-token");
-    write_closed(&path, issued.token.reveal())
+    write_private_file(&path, issued.token.reveal())
         .with_context(|| format!("cannot write {}", path.display()))?;
-    // The project is there only when there is a way to it.
-    tx.commit().await.context("cannot make the first project")?;
+    // Commit last: the project must not exist without a token for it.
+    tx.commit()
+        .await
+        .context("cannot create the first project")?;
     let server = rest.map_or_else(
         || "http://SERVER:8080".to_owned(),
         |rest| format!("http://{rest}"),
@@ -53,17 +56,17 @@ pub(crate) async fn welcome(
         project = %project.name,
         token_file = %path.display(),
         expires_at = %issued.expires_at,
-        "the first start made a project and a token; log in with: evenkeel login --server {server} --project {} --token-file {}",
+        "the first start created a project and a token; log in with: evenkeel login --server {server} --project {} --token-file {}",
         project.name,
         path.display(),
     );
     Ok(())
 }
 
-/// Replaces the file whole; nobody else can read it at any moment.
-fn write_closed(path: &Path, text: &str) -> std::io::Result<()> {
-    let beside = path.with_extension("new");
-    match fs::remove_file(&beside) {
+/// Replaces the file atomically. At no time can another user read it.
+fn write_private_file(path: &Path, text: &str) -> std::io::Result<()> {
+    let temporary = path.with_extension("new");
+    match fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
@@ -71,8 +74,8 @@ fn write_closed(path: &Path, text: &str) -> std::io::Result<()> {
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&beside)?;
+        .open(&temporary)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
-    fs::rename(&beside, path)
+    fs::rename(&temporary, path)
 }

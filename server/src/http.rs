@@ -15,67 +15,66 @@ use tower::Layer;
 
 use crate::listen::{Connection, Listener, Peer};
 
-/// Takes connections as a task of the process. A stop lets requests finish that have begun.
+/// Accepts connections in a task of the process. On shutdown, requests that have begun are
+/// completed.
 pub(crate) fn serve(
     name: &'static str,
     listener: Listener,
     router: Router,
-    head_within: Duration,
+    header_timeout: Duration,
     life: &Lifecycle,
 ) {
     let (own, stopping) = (life.clone(), life.stopping());
-    let conversation = Conversation::new(router, head_within);
+    let conversation = HttpConnectionHandler::new(router, header_timeout);
     life.spawn(name, async move {
         while let Some(connection) = listener.accept(&stopping).await {
             let (conversation, stopping) = (conversation.clone(), stopping.clone());
             own.spawn_brief(name, async move {
-                let Connection {
-                    stream,
-                    peer,
-                    place,
-                } = connection;
-                conversation.hold(stream, peer, &stopping, None).await;
-                drop(place);
+                let Connection { stream, peer, slot } = connection;
+                conversation
+                    .serve_connection(stream, peer, &stopping, None)
+                    .await;
+                drop(slot);
             });
         }
         Ok(())
     });
 }
 
-/// What is said on each connection of a listener.
+/// Serves the requests of a connection with a router.
 #[derive(Clone)]
-pub(crate) struct Conversation {
+pub(crate) struct HttpConnectionHandler {
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
 }
 
-impl Conversation {
-    /// Requests are answered by a router. The head of one may take so long.
+impl HttpConnectionHandler {
+    /// Creates a handler with a router and a maximum time to receive the header of a request.
     ///
-    /// Only HTTP/1: to find out the version, the first bytes would be awaited before the time for the head begins to run,
-    /// and a client that says nothing would be kept for ever.
-    pub(crate) fn new(router: Router, head_within: Duration) -> Self {
+    /// Only HTTP/1: detection of the HTTP version would wait for the first bytes before the header
+    /// time-out starts, so a silent client could hold a connection for ever.
+    pub(crate) fn new(router: Router, header_timeout: Duration) -> Self {
         let mut builder = Builder::new(TokioExecutor::new()).http1_only();
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(head_within);
+            .header_read_timeout(header_timeout);
         Self {
             builder: Arc::new(builder),
             router,
         }
     }
 
-    /// Answers what comes on a connection, until its end or a stop. That lets what has begun finish, within a time if one is
-    /// given.
-    pub(crate) async fn hold(
+    /// Serves requests on a connection until it closes or the process stops. On shutdown, requests
+    /// that have begun are completed, within `drain_timeout` if it is given.
+    pub(crate) async fn serve_connection(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Peer,
         stopping: &CancellationToken,
-        last_words: Option<Duration>,
+        drain_timeout: Option<Duration>,
     ) {
-        // Each request knows who is at the other end.
+        // Each request carries the address of its peer.
         let router = Extension(ConnectInfo(peer.0)).layer(self.router);
         let service = TowerToHyperService::new(Extension(peer).layer(router));
         let conversation = self.builder.serve_connection(TokioIo::new(stream), service);
@@ -84,7 +83,7 @@ impl Conversation {
             ended = conversation.as_mut() => ended,
             () = stopping.cancelled() => {
                 conversation.as_mut().graceful_shutdown();
-                match last_words {
+                match drain_timeout {
                     None => conversation.await,
                     Some(within) => {
                         let ended = tokio::time::timeout(within, conversation).await;
@@ -94,7 +93,7 @@ impl Conversation {
             }
         };
         if let Err(error) = ended {
-            // Clients go away; that is no news.
+            // Clients may disconnect at any time; this is not an error of the server.
             tracing::debug!(error, "a connection ended early");
         }
     }

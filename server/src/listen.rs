@@ -1,4 +1,5 @@
-//! Sockets: bound before anything is reported ready, limited in number, looked after while they are silent.
+//! Sockets: bound before the process reports that it is ready, limited in number, with TCP
+//! keepalive.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,48 +12,49 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// How long nothing is accepted after the system had no file or memory left for a connection.
-const BREATH: Duration = Duration::from_millis(100);
+/// Delay of the next accept after the system had no file descriptor or memory for a connection.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How many connections may wait to be accepted, as far as the system lets them (`net.core.somaxconn`).
+/// Maximum number of connections in the accept queue; the system may lower it
+/// (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-/// How often a silent peer is asked whether it is there, and how many times.
-const PROBE_EVERY: Duration = Duration::from_secs(15);
-const PROBES: u32 = 4;
+/// Interval and number of TCP keepalive probes.
+const KEEPALIVE_PROBE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 
-/// A socket that takes connections.
+/// Listening socket with a limit on its connections.
 #[derive(Debug)]
 pub(crate) struct Listener {
     name: &'static str,
     socket: TcpListener,
     pub(crate) address: SocketAddr,
-    room: Arc<Semaphore>,
-    /// Whether it was said that there is none left.
+    slots: Arc<Semaphore>,
+    /// Whether the log already states that the limit is reached.
     is_full: AtomicBool,
-    keep_alive: Duration,
+    keepalive_idle: Duration,
 }
 
-/// Who is at the other end of a connection: a client, or the last proxy before it.
+/// Address of the peer of a connection: a client, or the last proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// A connection. Its place is given back with it.
+/// Accepted connection. Its slot is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) peer: Peer,
-    pub(crate) place: Place,
+    pub(crate) slot: ConnectionSlot,
 }
 
-/// One of the connections that a listener may have, until it is dropped.
+/// Slot of a connection in the limit of its listener; released on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
     open: Gauge,
 }
 
-impl Place {
+impl ConnectionSlot {
     fn new(permit: OwnedSemaphorePermit, listener: &'static str) -> Self {
         let open = metrics::gauge!("evenkeel_connections", "listener" => listener);
         open.increment(1.0);
@@ -63,14 +65,15 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.open.decrement(1.0);
     }
 }
 
-/// Each connection is a file of this process: lets it have as many as the system allows, and says if those are too few.
-pub(crate) fn allow_files(connections: usize) {
+/// Raises the limit on open files to the hard limit, because each connection uses a file. Logs a
+/// warning if the limit is still too low.
+pub(crate) fn raise_file_limit(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let limit = getrlimit(Resource::Nofile);
@@ -86,40 +89,41 @@ pub(crate) fn allow_files(connections: usize) {
         tracing::warn!(
             files,
             connections,
-            "this process may have fewer files than connections; raise its limit (LimitNOFILE)"
+            "the limit on open files is lower than the number of connections; raise it (LimitNOFILE)"
         );
     }
 }
 
 impl Listener {
-    /// Binds a socket. `setting` is the one that says where, for the error.
+    /// Binds a socket. `setting` is the configuration key of the address, for the error message.
     pub(crate) fn bind(
         setting: &'static str,
         address: SocketAddr,
         max_connections: usize,
         keep_alive: Duration,
     ) -> anyhow::Result<Self> {
-        let socket = open(address).with_context(|| {
+        let socket = bind_socket(address).with_context(|| {
             let variable = setting.to_uppercase().replace('.', "__");
             format!("cannot listen on {address} (choose another address with {setting} or EVENKEELD_{variable})")
         })?;
         let address = socket
             .local_addr()
-            .context("cannot tell the address of a socket")?;
+            .context("cannot read the address of a socket")?;
         let name = setting.split('.').next().unwrap_or(setting);
         Ok(Self {
             name,
             socket,
             address,
-            room: Arc::new(Semaphore::new(
+            slots: Arc::new(Semaphore::new(
                 max_connections.clamp(1, Semaphore::MAX_PERMITS),
             )),
             is_full: AtomicBool::new(false),
-            keep_alive,
+            keepalive_idle: keep_alive,
         })
     }
 
-    /// The next connection; None when the process stops. When there are too many, new ones wait in the kernel's queue.
+    /// Returns the next connection; `None` when the process stops. If the limit is reached, new
+    /// connections wait in the accept queue of the kernel.
     pub(crate) async fn accept(&self, stopping: &CancellationToken) -> Option<Connection> {
         loop {
             let accepted = tokio::select! {
@@ -130,28 +134,29 @@ impl Listener {
                 Ok(connection) => return Some(connection),
                 Err(error) => {
                     tracing::warn!(%error, address = %self.address, "cannot accept a connection");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
     }
 
     async fn accept_one(&self) -> std::io::Result<Connection> {
-        let permit = self.permit().await?;
+        let permit = self.acquire_slot().await?;
         let (stream, peer) = self.socket.accept().await?;
-        if let Err(error) = look_after(&stream, self.keep_alive) {
-            tracing::debug!(%error, "cannot look after a connection");
+        if let Err(error) = enable_keepalive(&stream, self.keepalive_idle) {
+            tracing::debug!(%error, "cannot set the options of a connection");
         }
         Ok(Connection {
             stream,
             peer: Peer(peer),
-            place: Place::new(permit, self.name),
+            slot: ConnectionSlot::new(permit, self.name),
         })
     }
 
-    /// Leave for one more. Says when there is none: new connections wait in the kernel's queue then.
-    async fn permit(&self) -> std::io::Result<OwnedSemaphorePermit> {
-        let room = || Arc::clone(&self.room);
+    /// Acquires a slot for one more connection. If the limit is reached, logs it once and waits;
+    /// new connections then wait in the accept queue of the kernel.
+    async fn acquire_slot(&self) -> std::io::Result<OwnedSemaphorePermit> {
+        let room = || Arc::clone(&self.slots);
         if let Ok(permit) = room().try_acquire_owned() {
             self.is_full.store(false, Ordering::Relaxed);
             return Ok(permit);
@@ -160,7 +165,7 @@ impl Listener {
         if !self.is_full.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 address = %self.address,
-                "there are as many connections as there may be ({}.max_connections): for each other one must end",
+                "the connection limit is reached ({}.max_connections); new connections wait until another one closes",
                 self.name
             );
         }
@@ -168,29 +173,31 @@ impl Listener {
     }
 }
 
-fn open(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bind_socket(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // Or a restart would have to wait until the connections of the last process are forgotten.
+    // Without this, a restart fails while connections of the previous process are in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Finds peers that are gone without a word, or read no more of what they asked for; costs nothing while they talk.
-fn look_after(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
+/// Enables TCP keepalive and a user time-out, to detect peers that have disappeared or have stopped
+/// reading.
+fn enable_keepalive(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
 
     let after = after.max(Duration::from_secs(1));
-    let in_all = (after + PROBE_EVERY * PROBES).as_millis();
+    let in_all = (after + KEEPALIVE_PROBE_INTERVAL * KEEPALIVE_PROBES).as_millis();
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, after)?;
-    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
-    sockopt::set_tcp_keepcnt(stream, PROBES)?;
-    // The kernel ends a connection whose other end takes nothing for so long, whatever else it answers.
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_PROBE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    // The kernel closes a connection whose peer acknowledges no data for this time, even if it
+    // answers keepalive probes.
     sockopt::set_tcp_user_timeout(stream, u32::try_from(in_all).unwrap_or(u32::MAX))?;
     Ok(())
 }
@@ -205,20 +212,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_are_never_more_connections_than_there_is_room_for() {
+    async fn a_listener_never_exceeds_its_connection_limit() {
         let listener = listener(1);
         let stopping = CancellationToken::new();
         let _first = TcpStream::connect(listener.address).await.unwrap();
         let _second = TcpStream::connect(listener.address).await.unwrap();
-        let taken = listener.accept(&stopping).await.unwrap();
+        let connection = listener.accept(&stopping).await.unwrap();
 
         let mut next = std::pin::pin!(listener.accept(&stopping));
         tokio::select! {
             biased;
-            _ = &mut next => panic!("one too many"),
+            _ = &mut next => panic!("the limit was exceeded"),
             () = tokio::time::sleep(Duration::from_millis(50)) => {}
         }
-        drop(taken);
+        drop(connection);
         assert!(next.await.is_some());
     }
 
@@ -231,14 +238,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_looked_after() {
+    async fn an_accepted_connection_has_keepalive_and_a_user_timeout() {
         let listener = listener(1);
         let _client = TcpStream::connect(listener.address).await.unwrap();
-        let taken = listener.accept(&CancellationToken::new()).await.unwrap();
-        assert!(rustix::net::sockopt::socket_keepalive(&taken.stream).unwrap());
-        let idle = rustix::net::sockopt::tcp_keepidle(&taken.stream).unwrap();
+        let connection = listener.accept(&CancellationToken::new()).await.unwrap();
+        assert!(rustix::net::sockopt::socket_keepalive(&connection.stream).unwrap());
+        let idle = rustix::net::sockopt::tcp_keepidle(&connection.stream).unwrap();
         assert_eq!(idle, Duration::from_mins(1));
-        let stalled = rustix::net::sockopt::tcp_user_timeout(&taken.stream).unwrap();
+        let stalled = rustix::net::sockopt::tcp_user_timeout(&connection.stream).unwrap();
         assert_eq!(stalled, 120_000);
     }
 }

@@ -1,4 +1,4 @@
-//! `evenkeeld`: the only server executable.
+//! `evenkeeld`: the server executable.
 
 use std::process::ExitCode;
 

@@ -1,68 +1,73 @@
-//! How much memory this process holds, and may hold.
+//! Memory usage of this process, and its limit.
 
 use std::time::Duration;
 
-use evenkeel_kit::{Lifecycle, beat};
-use evenkeel_maintenance_manager::Memory;
+use evenkeel_kit::{Lifecycle, tick};
+use evenkeel_maintenance_manager::MemoryPressure;
 
-/// How often it is looked how much memory is held.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval of the memory checks.
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Memory is short above so many hundredths of the limit.
-const SHORT: u64 = 90;
+/// Memory counts as short from this percentage of the limit on.
+const SHORT_PERCENT: u64 = 90;
 
-/// And no more below so many, so that one connection more or less does not decide.
-const ENOUGH: u64 = 85;
+/// Memory no longer counts as short below this percentage. The gap avoids frequent changes.
+const RECOVERED_PERCENT: u64 = 85;
 
-/// How many bytes of memory this process holds. None if the kernel does not say (proc(5), `/proc/pid/statm`).
-pub(crate) fn resident() -> Option<u64> {
+/// Returns the resident memory of this process in bytes; `None` if the kernel does not provide it
+/// (proc(5), `/proc/pid/statm`).
+pub(crate) fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
     let page = u64::try_from(rustix::param::page_size()).ok()?;
     pages.checked_mul(page)
 }
 
-/// Says whether memory is short until the process stops. A limit of 0 is none.
-pub(crate) fn watch(limit: u64, memory: Memory, life: &Lifecycle) {
+/// Updates the memory state until the process stops. A limit of 0 means no limit.
+pub(crate) fn spawn_memory_watch(limit: u64, memory: MemoryPressure, life: &Lifecycle) {
     if limit == 0 {
         return;
     }
     let stopping = life.stopping();
     life.spawn("memory", async move {
-        let mut looks = beat::ticks(LOOK);
+        let mut looks = tick::aligned_interval(MEMORY_CHECK_INTERVAL);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
                 _ = looks.tick() => {}
             }
-            if let Some(held) = resident() {
-                note(&memory, held, limit);
+            if let Some(resident) = resident_bytes() {
+                update_memory_state(&memory, resident, limit);
             }
         }
     });
 }
 
-fn note(memory: &Memory, held: u64, limit: u64) {
-    let is_short = is_short(held, limit, memory.is_short());
-    if !memory.note(is_short) {
+fn update_memory_state(memory: &MemoryPressure, resident: u64, limit: u64) {
+    let is_short = is_short(resident, limit, memory.is_short());
+    if !memory.set_short(is_short) {
         return;
     }
     if is_short {
         tracing::warn!(
-            held,
+            resident,
             limit,
-            "memory is short: new connections of agents are turned away, and polls are no longer held \
+            "memory is short: new connections of agents are refused, and polls are answered at once \
              (southbound.memory_limit)"
         );
     } else {
-        tracing::info!(held, limit, "there is memory again");
+        tracing::info!(resident, limit, "memory is no longer short");
     }
 }
 
-/// Whether so much is too near to the limit.
-fn is_short(held: u64, limit: u64, was_short: bool) -> bool {
-    let hundredths = if was_short { ENOUGH } else { SHORT };
-    u128::from(held) * 100 >= u128::from(limit) * u128::from(hundredths)
+/// Returns whether memory is short, with hysteresis.
+fn is_short(resident: u64, limit: u64, was_short: bool) -> bool {
+    let hundredths = if was_short {
+        RECOVERED_PERCENT
+    } else {
+        SHORT_PERCENT
+    };
+    u128::from(resident) * 100 >= u128::from(limit) * u128::from(hundredths)
 }
 
 #[cfg(test)]
@@ -70,25 +75,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_holds_some_memory() {
-        let held = resident().expect("the kernel says how much");
-        assert!((1 << 20..1 << 40).contains(&held), "{held}");
+    fn the_resident_memory_is_plausible() {
+        let resident = resident_bytes().expect("the kernel provides the resident memory");
+        assert!((1 << 20..1 << 40).contains(&resident), "{resident}");
     }
 
     #[test]
-    fn what_was_short_is_so_until_there_is_clearly_enough() {
-        let memory = Memory::default();
-        for (held, expected) in [
+    fn short_memory_recovers_only_with_a_margin() {
+        let memory = MemoryPressure::default();
+        for (resident, expected) in [
             (89, false),
             (90, true),
             (86, true),
             (84, false),
             (86, false),
         ] {
-            note(&memory, held, 100);
-            assert_eq!(memory.is_short(), expected, "{held}");
+            update_memory_state(&memory, resident, 100);
+            assert_eq!(memory.is_short(), expected, "{resident}");
         }
-        note(&memory, u64::MAX, u64::MAX);
+        update_memory_state(&memory, u64::MAX, u64::MAX);
         assert!(memory.is_short());
     }
 }

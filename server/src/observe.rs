@@ -1,4 +1,5 @@
-//! Counts requests and calls. A label never holds an id or anything else that a peer chooses.
+//! Metrics of requests, calls and the process. Label values never contain IDs or other values that
+//! a peer chooses.
 
 mod calls;
 
@@ -15,47 +16,48 @@ use tokio::time::MissedTickBehavior;
 
 use crate::memory;
 
-pub(crate) use calls::CallsLayer;
+pub(crate) use calls::CallMetricsLayer;
 
-const SECONDS: [f64; 12] = [
+const DURATION_BUCKETS_SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
 
-/// How many are in a batch.
-const BATCHES: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0];
+/// Buckets for the number of items in a batch.
+const BATCH_SIZE_BUCKETS: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0];
 
-/// How often what was measured is counted into its buckets.
-const UPKEEP: Duration = Duration::from_secs(5);
+/// Interval at which recorded values are added to their buckets.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sets up the collection of metrics for this process.
+/// Installs the metrics recorder of this process.
 pub(crate) fn install(life: &Lifecycle) -> anyhow::Result<PrometheusHandle> {
-    let handle = recorder().context("metrics cannot be set up")?;
-    keep_up(handle.clone(), life);
+    let handle = install_recorder().context("cannot install the metrics recorder")?;
+    spawn_upkeep(handle.clone(), life);
     describe_requests();
     describe_connections();
     describe_process();
     describe_polls();
-    describe_view();
+    describe_answer_cache();
     describe_load();
     describe_catalogue();
     describe_files();
     Ok(handle)
 }
 
-fn recorder() -> Result<PrometheusHandle, BuildError> {
+fn install_recorder() -> Result<PrometheusHandle, BuildError> {
     let batches = |name: &str| Matcher::Full(name.to_owned());
     PrometheusBuilder::new()
-        .set_buckets(&SECONDS)?
-        .set_buckets_for_metric(batches("evenkeel_desk_batch"), &BATCHES)?
-        .set_buckets_for_metric(batches("evenkeel_contacts_batch"), &BATCHES)?
+        .set_buckets(&DURATION_BUCKETS_SECONDS)?
+        .set_buckets_for_metric(batches("evenkeel_poll_batch_size"), &BATCH_SIZE_BUCKETS)?
+        .set_buckets_for_metric(batches("evenkeel_contacts_batch"), &BATCH_SIZE_BUCKETS)?
         .install_recorder()
 }
 
-/// Until it is counted into its buckets, each single measurement of a histogram is kept, however long nobody scrapes.
-fn keep_up(metrics: PrometheusHandle, life: &Lifecycle) {
+/// Histograms keep every single recorded value until upkeep adds it to its bucket. Without regular
+/// upkeep, memory would grow until the next scrape.
+fn spawn_upkeep(metrics: PrometheusHandle, life: &Lifecycle) {
     let stopping = life.stopping();
     life.spawn("metrics", async move {
-        let mut looks = tokio::time::interval(UPKEEP);
+        let mut looks = tokio::time::interval(UPKEEP_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -73,7 +75,7 @@ fn describe_requests() {
     );
     metrics::describe_histogram!(
         "evenkeel_http_request_seconds",
-        "How long answers of the REST API took."
+        "Duration of requests to the REST API in seconds."
     );
     metrics::describe_counter!(
         "evenkeel_grpc_calls_total",
@@ -81,86 +83,89 @@ fn describe_requests() {
     );
     metrics::describe_histogram!(
         "evenkeel_grpc_call_seconds",
-        "How long answers to agents took, waiting included."
+        "Duration of calls of agents in seconds, including waiting time."
     );
 }
 
 fn describe_connections() {
-    metrics::describe_gauge!("evenkeel_connections", "Connections that are open.");
+    metrics::describe_gauge!("evenkeel_connections", "Open connections.");
     metrics::describe_counter!(
         "evenkeel_connections_full_total",
-        "How often there was no place left for another connection."
+        "Number of times that the connection limit was reached."
     );
     metrics::describe_counter!(
-        "evenkeel_connections_unknown_total",
-        "Connections of agents that were ended because no call with a good credential had come."
+        "evenkeel_connections_unauthenticated_total",
+        "Connections of agents that were closed because they had no authenticated call in time."
     );
 }
 
 fn describe_process() {
     metrics::describe_gauge!(
         "process_resident_memory_bytes",
-        "Memory that this process holds."
+        "Resident memory of this process in bytes."
     );
     metrics::describe_gauge!(
         "process_cpu_seconds_total",
-        "Processor time that this process took."
+        "CPU time of this process in seconds."
     );
 }
 
 fn describe_polls() {
     metrics::describe_counter!(
-        "evenkeel_polls_total",
-        "Polls, by how they were answered: from the view (hit), from the database (miss), with something written (news), \
-         after they were held (held), or not (refused)."
+        "evenkeel_poll_requests_total",
+        "Polls by result: hit (answered from the cache), miss (answered from the database), write (something was \
+         written), long_poll (answered at the end of a long poll) or refused."
     );
-    metrics::describe_gauge!("evenkeel_held_polls", "Polls that are held now.");
+    metrics::describe_gauge!("evenkeel_long_poll_open", "Open long polls.");
     metrics::describe_counter!(
-        "evenkeel_held_woken_total",
-        "Held polls that were woken: for a look, by a newer poll of the node, or because the process stops."
+        "evenkeel_long_poll_wakeups_total",
+        "Long polls that were woken, by reason: recheck, superseded (by a newer poll of the node) or draining (the process stops)."
     );
     metrics::describe_gauge!(
-        "evenkeel_desk_waiting",
-        "Polls that wait to be looked at in the database."
+        "evenkeel_poll_batch_waiting",
+        "Polls that wait for a batch."
     );
+    metrics::describe_histogram!("evenkeel_poll_batch_size", "Number of polls in a batch.");
     metrics::describe_histogram!(
-        "evenkeel_desk_batch",
-        "How many polls were looked at in one batch."
+        "evenkeel_poll_batch_seconds",
+        "Duration of a batch in seconds."
     );
-    metrics::describe_histogram!("evenkeel_desk_seconds", "How long one batch took.");
     metrics::describe_histogram!(
         "evenkeel_contacts_batch",
-        "How many times of last contact were written in one batch."
+        "Number of contact times that were written in one batch."
     );
 }
 
-fn describe_view() {
+fn describe_answer_cache() {
     metrics::describe_gauge!(
-        "evenkeel_view_age_seconds",
-        "How old what the view knows is."
+        "evenkeel_answer_cache_age_seconds",
+        "Age of the data in the answer cache in seconds."
     );
-    metrics::describe_gauge!("evenkeel_view_nodes", "Nodes that the view remembers.");
+    metrics::describe_gauge!("evenkeel_answer_cache_nodes", "Nodes in the answer cache.");
     metrics::describe_gauge!(
-        "evenkeel_view_answers",
-        "Different answers that the view remembers."
+        "evenkeel_answer_cache_answers",
+        "Different answers in the answer cache."
     );
-    metrics::describe_gauge!("evenkeel_view_bytes", "Memory that the view takes.");
+    metrics::describe_gauge!(
+        "evenkeel_answer_cache_bytes",
+        "Memory of the answer cache in bytes."
+    );
     metrics::describe_counter!(
-        "evenkeel_view_stale_total",
-        "Changes that made something in the view stale, by how much: a node, a site, a project, the slots of an \
+        "evenkeel_answer_cache_stale_total",
+        "Changes that invalidated cached answers, by scope: a node, a site, a project, the slots of an \
          assignment, or all."
     );
     metrics::describe_counter!(
-        "evenkeel_view_rebuilds_total",
-        "How often the view began anew, and why."
+        "evenkeel_answer_cache_rebuilds_total",
+        "Rebuilds of the answer cache, by reason."
     );
     metrics::describe_counter!(
-        "evenkeel_view_mismatches_total",
-        "Answers of the view that the database did not agree with. There should be none."
+        "evenkeel_answer_cache_mismatches_total",
+        "Cached answers that differed from the database. Must stay 0."
     );
     metrics::describe_histogram!(
         "evenkeel_fence_wait_seconds",
-        "How long leave to begin waited until the view had read all that came before."
+        "Time that a start permit waited until the cache had read all earlier changes, in seconds."
     );
     metrics::describe_counter!(
         "evenkeel_log_rows_total",
@@ -168,88 +173,91 @@ fn describe_view() {
     );
     metrics::describe_histogram!(
         "evenkeel_log_pass_seconds",
-        "How long one look into the change log took."
+        "Duration of one read of the change log in seconds."
     );
     metrics::describe_gauge!(
         "evenkeel_log_lag_seconds",
-        "How long ago everything was read from the change log that could be: what is not over cannot."
+        "Time since the change log was last read completely, in seconds. Rows of open transactions cannot be read yet."
     );
 }
 
 fn describe_load() {
     metrics::describe_counter!(
         "evenkeel_overload_refused_total",
-        "Calls that were refused because there was too much to do: those that only ask (quiet), those that tell \
-         something (news), those whose message did not come (arriving) or was too long for what is left (messages), those \
-         that there is no memory for (memory), those that waited to write (writers), that would ask the database beside too many others (database), or to be looked at (desk)."
+        "Calls that were refused because of overload, by kind: query, write, awaiting_body (the message did not \
+         arrive), message_memory (no memory left for the message), memory (no memory left for the connection), \
+         writers (too many waiting writers), database (too many calls that query the database) or poll_batch (waited too long for a batch)."
     );
     metrics::describe_gauge!(
         "evenkeel_load_pressure",
-        "How much there is to do: 0 is nothing, 1 as much as can be borne."
+        "Load: 0 is idle, 1 is the maximum that the server can sustain."
     );
     metrics::describe_gauge!(
         "evenkeel_poll_interval_seconds",
-        "How often nodes are asked to poll now."
+        "Poll interval that nodes currently get, in seconds."
     );
     metrics::describe_counter!(
         "evenkeel_handshakes_total",
-        "TLS handshakes of agents, by how they ended: ok, failed (those turned away included), or slow (given up)."
+        "TLS handshakes of agents by outcome: ok, failed (including refused connections) or slow (timed out)."
     );
 }
 
 fn describe_catalogue() {
     metrics::describe_counter!(
         "evenkeel_os_cycles_total",
-        "How often a registry of operating systems was asked, by how it went: good, partly, or failed."
+        "Syncs with registries of operating systems, by outcome: good, partly or failed."
     );
-    metrics::describe_histogram!("evenkeel_os_cycle_seconds", "How long it took to ask one.");
+    metrics::describe_histogram!(
+        "evenkeel_os_cycle_seconds",
+        "Duration of a sync in seconds."
+    );
     metrics::describe_counter!(
         "evenkeel_os_requests_total",
-        "Questions to registries and for what lies beside them, by how they were answered: good, or why not."
+        "Requests to registries and for attachments, by outcome: good, or the error."
     );
     metrics::describe_gauge!(
         "evenkeel_os_findings",
-        "What projects are told of operating systems that were not taken as they are, by kind."
+        "Findings in the sync reports of projects, by kind."
     );
     metrics::describe_gauge!(
         "evenkeel_os_last_good_seconds",
-        "How long ago a registry was asked and all went well."
+        "Time since the last sync of a registry without findings, in seconds."
     );
     metrics::describe_counter!(
-        "evenkeel_image_news_total",
-        "Nodes for which a change of the images made another one the newest, or none."
+        "evenkeel_image_changes_total",
+        "Nodes for which a change of the images changed the newest image."
     );
 }
 
 fn describe_files() {
     metrics::describe_counter!(
         "evenkeel_files_requests_total",
-        "Requests for files, by how they were answered: whole, part, known (to who asked), or why not."
+        "Requests for files, by outcome: full, partial, not_modified, or the error."
     );
     metrics::describe_counter!(
         "evenkeel_files_fetched_total",
-        "Files that were fetched to be kept: good, or why not."
+        "Files that were fetched, by outcome: good, or the error."
     );
     metrics::describe_gauge!(
         "evenkeel_files_cache_bytes",
-        "How much is kept of files, and kept free for what is under way."
+        "Size of the stored files and of the space reserved for downloads, in bytes."
     );
     metrics::describe_counter!(
         "evenkeel_files_evicted_total",
-        "Files that made room for others."
+        "Files that were removed to make room for others."
     );
 }
 
-/// Counts the requests to a REST router by route.
-pub(crate) fn http(router: Router) -> Router {
-    router.layer(middleware::from_fn(count_http))
+/// Counts requests to the REST router by route.
+pub(crate) fn count_http_requests(router: Router) -> Router {
+    router.layer(middleware::from_fn(record_http_request))
 }
 
-async fn count_http(request: Request, next: Next) -> Response {
+async fn record_http_request(request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let method = known_method(request.method().as_str());
+    let method = method_label(request.method().as_str());
     let response = next.run(request).await;
-    // The path as the router inside knows it, which puts it into the answer.
+    // Inner routers put the matched path into the response.
     let route = response.extensions().get::<MatchedPath>();
     let route = route.map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let status = response.status().as_u16().to_string();
@@ -265,28 +273,31 @@ async fn count_http(request: Request, next: Next) -> Response {
     response
 }
 
-fn known_method(method: &str) -> &'static str {
-    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    known
+fn method_label(method: &str) -> &'static str {
+    let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    methods
         .into_iter()
-        .find(|known| *known == method)
+        .find(|candidate| *candidate == method)
         .unwrap_or("other")
 }
 
-/// Looks at what the kernel says about this process.
-pub(crate) fn look_at_process() {
+/// Updates the process metrics from procfs.
+pub(crate) fn update_process_metrics() {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
     let number = |text: Option<&str>| {
         text.and_then(|text| text.parse::<u32>().ok())
             .map(f64::from)
     };
-    if let Some(bytes) = memory::resident() {
-        #[expect(clippy::cast_precision_loss, reason = "no machine has so much")]
+    if let Some(bytes) = memory::resident_bytes() {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "no machine has that much memory"
+        )]
         let bytes = bytes as f64;
         metrics::gauge!("process_resident_memory_bytes").set(bytes);
     }
-    // Behind the name, which may hold anything, come the state and the numbers.
+    // The state and the numbers follow the name of the process, which may contain any character.
     let stat = read("stat");
     let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     let (user, system) = (number(fields.nth(11)), number(fields.next()));
@@ -301,25 +312,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_that_nobody_knows_has_no_label_of_its_own() {
-        assert_eq!(known_method("GET"), "GET");
-        assert_eq!(known_method("BREW"), "other");
+    fn an_unknown_method_has_no_label_of_its_own() {
+        assert_eq!(method_label("GET"), "GET");
+        assert_eq!(method_label("BREW"), "other");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_that_nobody_scrapes_keeps_no_single_measurements() {
-        const MEASURED: u32 = 1_000_000;
+    async fn an_unscraped_process_keeps_no_raw_measurements() {
+        const MEASUREMENTS: u32 = 1_000_000;
         let recorder = PrometheusBuilder::new().build_recorder();
         let took = metrics::with_local_recorder(&recorder, || metrics::histogram!("took"));
         let life = Lifecycle::new();
-        keep_up(recorder.handle(), &life);
-        let before = memory::resident().expect("the kernel says how much");
+        spawn_upkeep(recorder.handle(), &life);
+        let before = memory::resident_bytes().expect("the kernel provides the resident memory");
         for _ in 0..20 {
-            (0..MEASURED).for_each(|at| took.record(f64::from(at)));
-            tokio::time::sleep(UPKEEP).await;
+            (0..MEASUREMENTS).for_each(|at| took.record(f64::from(at)));
+            tokio::time::sleep(UPKEEP_INTERVAL).await;
         }
-        let after = memory::resident().expect("the kernel says how much");
-        // What comes between two times is 8 MB, all of it 160.
+        let after = memory::resident_bytes().expect("the kernel provides the resident memory");
+        // The values of one upkeep interval need 8 MB, all of them 160 MB.
         let grown = after.saturating_sub(before) >> 20;
         assert!(grown < 64, "{grown} MiB");
         life.stop();

@@ -1,10 +1,11 @@
-//! The endpoint for tokens: people log in with a password, without an identity provider (northbound section 5.2).
+//! Token endpoint: login with a password, without an identity provider.
 //!
-//! Its paths and answers are those of the realm `master` that the ancestor's clients expect: a description of itself, a
-//! token for a password, a further one for a refresh token, and the keys that verify them.
+//! Paths and responses are those of the Keycloak realm `master` that EIM clients expect: a
+//! discovery document, tokens for a password, new tokens for a refresh token, and the keys to
+//! verify tokens.
 
 mod attempts;
-mod people;
+mod user_store;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,53 +20,53 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Json, Router};
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, Refresh, User};
+use evenkeel_auth::{Authority, RefreshToken, User};
 use evenkeel_kit::{Clock, Secret};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::config::{Login, is_origin};
+use crate::config::{LoginConfig, is_origin};
 use crate::listen::Peer;
-use attempts::Attempts;
-use people::People;
+use attempts::LoginAttempts;
+use user_store::UserStore;
 
-/// The largest body, in bytes.
-const LARGEST: usize = 16 * 1024;
+/// Maximum size of a request body in bytes.
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// How long a request may take, its body and its turn included.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Maximum duration of a request, including its body and the wait for the password check.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How many passwords are checked at once: each takes a processor and some memory for a while.
-const CHECKS: usize = 2;
+/// Maximum number of concurrent password checks. Each needs CPU time and memory.
+const MAX_CONCURRENT_PASSWORD_CHECKS: usize = 2;
 
-/// The longest name of a client program, in bytes, and that of one that does not say its name.
-const LONGEST_CLIENT: usize = 128;
-const USUAL_CLIENT: &str = "evenkeel";
+/// Maximum length of a client ID in bytes, and the client ID of clients that send none.
+const MAX_CLIENT_ID_BYTES: usize = 128;
+const DEFAULT_CLIENT_ID: &str = "evenkeel";
 
-const REALM: &str = "/realms/master";
+const REALM_PATH: &str = "/realms/master";
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Gives tokens to people who have a password.
+/// Issues tokens to users with a password.
 #[derive(Debug)]
 pub(crate) struct Realm {
     authority: Arc<Authority>,
     clock: Arc<dyn Clock>,
-    people: Arc<People>,
-    attempts: Attempts,
-    access_for: TimeDelta,
-    refresh_for: TimeDelta,
+    users: Arc<UserStore>,
+    attempts: LoginAttempts,
+    access_token_ttl: TimeDelta,
+    refresh_token_ttl: TimeDelta,
     url: Option<String>,
-    proxies: Vec<IpAddr>,
-    checks: Arc<Semaphore>,
+    trusted_proxies: Vec<IpAddr>,
+    password_checks: Arc<Semaphore>,
 }
 
 impl Realm {
-    /// One for the people in a file, which must be usable.
+    /// Creates the endpoint for the users in a file, which must be valid.
     pub(crate) fn open(
-        login: &Login,
+        login: &LoginConfig,
         authority: &Arc<Authority>,
         clock: &Arc<dyn Clock>,
     ) -> anyhow::Result<Self> {
@@ -75,40 +76,44 @@ impl Realm {
         Ok(Self {
             authority: Arc::clone(authority),
             clock: Arc::clone(clock),
-            people: Arc::new(People::open(&login.users)?),
-            attempts: Attempts::default(),
-            access_for: delta(login.access_for, "access_for")?,
-            refresh_for: delta(login.refresh_for, "refresh_for")?,
+            users: Arc::new(UserStore::open(&login.users)?),
+            attempts: LoginAttempts::default(),
+            access_token_ttl: delta(login.access_token_ttl, "access_token_ttl")?,
+            refresh_token_ttl: delta(login.refresh_token_ttl, "refresh_token_ttl")?,
             url: login.url.clone(),
-            proxies: login.proxies.iter().map(IpAddr::to_canonical).collect(),
-            checks: Arc::new(Semaphore::new(CHECKS)),
+            trusted_proxies: login
+                .trusted_proxies
+                .iter()
+                .map(IpAddr::to_canonical)
+                .collect(),
+            password_checks: Arc::new(Semaphore::new(MAX_CONCURRENT_PASSWORD_CHECKS)),
         })
     }
 
-    /// Puts the endpoint beside an API.
-    pub(crate) fn beside(self, api: Router) -> Router {
-        let protocol = format!("{REALM}/protocol/openid-connect");
+    /// Adds the endpoint to the router of the API.
+    pub(crate) fn into_router(self, api: Router) -> Router {
+        let protocol = format!("{REALM_PATH}/protocol/openid-connect");
         Router::new()
             .route(
-                &format!("{REALM}/.well-known/openid-configuration"),
-                get(describe),
+                &format!("{REALM_PATH}/.well-known/openid-configuration"),
+                get(openid_configuration),
             )
             .route(&format!("{protocol}/certs"), get(certs))
-            .route(&format!("{protocol}/token"), post(token))
-            .route_layer(DefaultBodyLimit::max(LARGEST))
-            .route_layer(middleware::from_fn(around))
+            .route(&format!("{protocol}/token"), post(issue_token))
+            .route_layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+            .route_layer(middleware::from_fn(apply_limits))
             .with_state(Arc::new(self))
             .fallback_service(api)
     }
 }
 
-/// What every request goes through: a limit of time, and no copy that somebody keeps.
-async fn around(request: Request, next: Next) -> Response {
+/// Applies a time limit to every request, and headers that prevent caching.
+async fn apply_limits(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let answered = timeout(PATIENCE, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| Refusal::Busy.into_response());
+    let answered = timeout(REQUEST_TIMEOUT, next.run(request)).await;
+    let mut response = answered.unwrap_or_else(|_| TokenError::Overloaded.into_response());
     if let Some(route) = route {
-        // For whoever counts answers by route outside of this router.
+        // The request counter outside of this router needs the route.
         response.extensions_mut().insert(route);
     }
     for (name, value) in [
@@ -122,49 +127,49 @@ async fn around(request: Request, next: Next) -> Response {
     response
 }
 
-/// Where a request comes from and by which name it found the server.
+/// Address of the client, and the URL under which it reached the endpoint.
 #[derive(Debug)]
-struct Way {
+struct RequestOrigin {
     client: Option<IpAddr>,
     endpoint: Option<String>,
 }
 
 impl Realm {
-    /// A proxy is believed about whom it speaks for, nobody else.
-    fn way(&self, peer: Option<Extension<Peer>>, headers: &HeaderMap) -> Way {
+    /// Uses forwarded headers only if the peer is a trusted proxy.
+    fn request_origin(&self, peer: Option<Extension<Peer>>, headers: &HeaderMap) -> RequestOrigin {
         let peer = peer.map(|Extension(Peer(address))| address.ip().to_canonical());
-        let is_proxy = peer.is_some_and(|peer| self.proxies.contains(&peer));
-        let forwarded = |name| last(headers, name).filter(|_| is_proxy);
+        let is_proxy = peer.is_some_and(|peer| self.trusted_proxies.contains(&peer));
+        let forwarded = |name| last_header_value(headers, name).filter(|_| is_proxy);
         let client = forwarded(FORWARDED_FOR).and_then(|client| client.parse().ok());
         let scheme = match forwarded(FORWARDED_PROTO) {
             Some("https") => "https",
             _ => "http",
         };
-        let host = last(headers, header::HOST);
+        let host = last_header_value(headers, header::HOST);
         let origin = self.url.clone().or_else(|| {
             let origin = format!("{scheme}://{}", host?);
             is_origin(&origin).then_some(origin)
         });
-        Way {
+        RequestOrigin {
             client: client.or(peer),
-            endpoint: origin.map(|origin| format!("{origin}{REALM}")),
+            endpoint: origin.map(|origin| format!("{origin}{REALM_PATH}")),
         }
     }
 }
 
-/// The last value of a header: the one that was added last, by whoever is nearest.
-fn last(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+/// Returns the last value of a header, which the nearest proxy added.
+fn last_header_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let value = headers.get_all(name).iter().next_back()?;
     value.to_str().ok()?.rsplit(',').next().map(str::trim)
 }
 
-async fn describe(
+async fn openid_configuration(
     State(realm): State<Arc<Realm>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-) -> Result<Json<Value>, Refusal> {
-    let endpoint = realm.way(peer, &headers).endpoint;
-    let endpoint = endpoint.ok_or_else(no_host)?;
+) -> Result<Json<Value>, TokenError> {
+    let endpoint = realm.request_origin(peer, &headers).endpoint;
+    let endpoint = endpoint.ok_or_else(missing_host)?;
     let protocol = format!("{endpoint}/protocol/openid-connect");
     Ok(Json(json!({
         "issuer": endpoint,
@@ -182,9 +187,9 @@ async fn certs(State(realm): State<Arc<Realm>>) -> Json<Value> {
     Json(realm.authority.jwks())
 }
 
-/// What is asked for. What else stands in the form, such as scopes and claims, changes nothing.
+/// Parameters of a token request. Others, for example scopes and claims, are ignored.
 #[derive(Debug, Deserialize)]
-struct Grant {
+struct TokenRequest {
     #[serde(rename = "grant_type")]
     kind: String,
     #[serde(default)]
@@ -195,111 +200,126 @@ struct Grant {
     refresh_token: Option<Secret>,
 }
 
-async fn token(
+async fn issue_token(
     State(realm): State<Arc<Realm>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    form: Result<Form<Grant>, FormRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let Form(mut grant) = form.map_err(|why| invalid(why.body_text()))?;
-    let way = realm.way(peer, &headers);
+    form: Result<Form<TokenRequest>, FormRejection>,
+) -> Result<Json<Value>, TokenError> {
+    let Form(mut grant) = form.map_err(|why| invalid_request(why.body_text()))?;
+    let way = realm.request_origin(peer, &headers);
     if grant.client_id.is_empty() {
-        USUAL_CLIENT.clone_into(&mut grant.client_id);
+        DEFAULT_CLIENT_ID.clone_into(&mut grant.client_id);
     }
-    if grant.client_id.len() > LONGEST_CLIENT {
-        let why = format!("client_id has at most {LONGEST_CLIENT} bytes");
-        return Err(invalid(why));
+    if grant.client_id.len() > MAX_CLIENT_ID_BYTES {
+        let why = format!("client_id has at most {MAX_CLIENT_ID_BYTES} bytes");
+        return Err(invalid_request(why));
     }
     match grant.kind.as_str() {
-        "password" => realm.by_password(grant, way).await,
-        "refresh_token" => realm.by_refresh(grant).await,
-        _ => Err(Refusal::Request(
+        "password" => realm.grant_by_password(grant, way).await,
+        "refresh_token" => realm.grant_by_refresh_token(grant).await,
+        _ => Err(TokenError::BadRequest(
             "unsupported_grant_type",
-            "the grants are password and refresh_token".to_owned(),
+            "supported grant types: password, refresh_token".to_owned(),
         )),
     }
 }
 
 impl Realm {
-    async fn by_password(&self, grant: Grant, way: Way) -> Result<Json<Value>, Refusal> {
+    async fn grant_by_password(
+        &self,
+        grant: TokenRequest,
+        way: RequestOrigin,
+    ) -> Result<Json<Value>, TokenError> {
         let (name, client) = (grant.username, way.client);
         let password = grant.password.filter(|text| !text.reveal().is_empty());
         let Some(password) = password.filter(|_| !name.is_empty()) else {
-            return Err(invalid("username and password are needed".to_owned()));
+            return Err(invalid_request(
+                "username and password are required".to_owned(),
+            ));
         };
-        let endpoint = way.endpoint.ok_or_else(no_host)?;
+        let endpoint = way.endpoint.ok_or_else(missing_host)?;
         let begun = self.attempts.begin(&name, client, self.clock.now());
         begun.map_err(|wait| {
-            tracing::debug!(user = cut(&name), ?client, ?wait, "a login must wait");
-            Refusal::Later(wait)
+            tracing::debug!(
+                user = truncate_name(&name),
+                ?client,
+                ?wait,
+                "a login was delayed"
+            );
+            TokenError::TooManyAttempts(wait)
         })?;
-        let Some(user) = self.check(&name, password).await? else {
-            tracing::warn!(user = cut(&name), ?client, "a login failed");
-            return Err(wrong("the name or the password is wrong"));
+        let Some(user) = self.check_password(&name, password).await? else {
+            tracing::warn!(user = truncate_name(&name), ?client, "a login failed");
+            return Err(invalid_grant("the name or the password is wrong"));
         };
-        self.attempts.succeeded(&name, client);
-        tracing::info!(user = user.name, ?client, "somebody logged in");
+        self.attempts.record_success(&name, client);
+        tracing::info!(user = user.name, ?client, "a user logged in");
         let now = self.clock.now();
-        let refresh = Refresh {
+        let refresh = RefreshToken {
             endpoint,
             client: grant.client_id,
             subject: user.name.clone(),
             session: user.session(),
         };
-        let made = self
+        let issued = self
             .authority
-            .issue_refresh(&refresh, self.refresh_for, now);
-        let made = made.map_err(|error| broken(&error))?;
-        self.answer(&user, &made.token, made.expires_at)
+            .issue_refresh(&refresh, self.refresh_token_ttl, now);
+        let issued = issued.map_err(|error| internal_error(&error))?;
+        self.token_response(&user, &issued.token, issued.expires_at)
     }
 
-    /// Who this is, if the password is right. Some are checked at a time, apart from the tasks that others wait for; the
-    /// others wait for their turn.
-    async fn check(&self, name: &str, password: Secret) -> Result<Option<User>, Refusal> {
-        let turn = Arc::clone(&self.checks).acquire_owned().await;
-        let turn = turn.map_err(|error| broken(&error))?;
-        let (people, name) = (Arc::clone(&self.people), name.to_owned());
+    /// Returns the user if the password is correct. Runs on a blocking thread; the number of
+    /// concurrent checks is limited.
+    async fn check_password(
+        &self,
+        name: &str,
+        password: Secret,
+    ) -> Result<Option<User>, TokenError> {
+        let turn = Arc::clone(&self.password_checks).acquire_owned().await;
+        let turn = turn.map_err(|error| internal_error(&error))?;
+        let (people, name) = (Arc::clone(&self.users), name.to_owned());
         let checked = tokio::task::spawn_blocking(move || {
-            let user = people.now().log_in(&name, &password).cloned();
+            let user = people.current_users().log_in(&name, &password).cloned();
             drop(turn);
             user
         });
-        checked.await.map_err(|error| broken(&error))
+        checked.await.map_err(|error| internal_error(&error))
     }
 
-    /// A refresh token counts while its owner is there with the same password and roles as they are now.
-    async fn by_refresh(&self, grant: Grant) -> Result<Json<Value>, Refusal> {
+    /// A refresh token is valid only while the user exists with the same password and roles.
+    async fn grant_by_refresh_token(&self, grant: TokenRequest) -> Result<Json<Value>, TokenError> {
         let Some(token) = grant.refresh_token else {
-            return Err(invalid("refresh_token is needed".to_owned()));
+            return Err(invalid_request("refresh_token is required".to_owned()));
         };
         let read = self
             .authority
             .verify_refresh(token.reveal(), self.clock.now());
-        let (refresh, expires_at) = read.map_err(|error| wrong(&error.to_string()))?;
+        let (refresh, expires_at) = read.map_err(|error| invalid_grant(&error.to_string()))?;
         if refresh.client != grant.client_id {
-            return Err(wrong("the token is that of another client"));
+            return Err(invalid_grant("the token belongs to another client"));
         }
-        let people = Arc::clone(&self.people);
-        let users = tokio::task::spawn_blocking(move || people.now()).await;
-        let users = users.map_err(|error| broken(&error))?;
+        let people = Arc::clone(&self.users);
+        let users = tokio::task::spawn_blocking(move || people.current_users()).await;
+        let users = users.map_err(|error| internal_error(&error))?;
         let user = users.find(&refresh.subject);
         let user = user.filter(|user| user.session() == refresh.session);
-        let user = user.ok_or_else(|| wrong("log in again"))?;
-        self.answer(user, &token, expires_at)
+        let user = user.ok_or_else(|| invalid_grant("log in again"))?;
+        self.token_response(user, &token, expires_at)
     }
 
-    /// A token for the API, and the one to get further ones with.
-    fn answer(
+    /// Returns an access token and the refresh token.
+    fn token_response(
         &self,
         user: &User,
         refresh: &Secret,
         refresh_until: DateTime<Utc>,
-    ) -> Result<Json<Value>, Refusal> {
+    ) -> Result<Json<Value>, TokenError> {
         let now = self.clock.now();
-        let access = self
-            .authority
-            .issue_operator(&user.name, &user.roles, self.access_for, now);
-        let access = access.map_err(|error| broken(&error))?;
+        let access =
+            self.authority
+                .issue_operator(&user.name, &user.roles, self.access_token_ttl, now);
+        let access = access.map_err(|error| internal_error(&error))?;
         Ok(Json(json!({
             "access_token": access.token.reveal(),
             "expires_in": (access.expires_at - now).num_seconds(),
@@ -310,59 +330,59 @@ impl Realm {
     }
 }
 
-/// A name for the log: it may be anything.
-fn cut(name: &str) -> &str {
+/// Truncates a name for the log; clients may send any length.
+fn truncate_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(128)]
 }
 
-/// Why there is no token (RFC 6749, section 5.2).
+/// Error response of the token endpoint (RFC 6749, section 5.2).
 #[derive(Debug)]
-enum Refusal {
-    /// The request cannot be met; the error's name and its description.
-    Request(&'static str, String),
-    /// There were too many attempts.
-    Later(Duration),
-    /// There are too many requests.
-    Busy,
-    /// Something went wrong here. The log says what.
-    Broken,
+enum TokenError {
+    /// The request is invalid: error code and description.
+    BadRequest(&'static str, String),
+    /// Too many failed attempts.
+    TooManyAttempts(Duration),
+    /// Too many concurrent requests.
+    Overloaded,
+    /// Internal error. Details are in the log.
+    Internal,
 }
 
-fn no_host() -> Refusal {
-    invalid("the header Host must say by which name the server was found".to_owned())
+fn missing_host() -> TokenError {
+    invalid_request("the Host header is missing or invalid".to_owned())
 }
 
-fn invalid(why: String) -> Refusal {
-    Refusal::Request("invalid_request", why)
+fn invalid_request(why: String) -> TokenError {
+    TokenError::BadRequest("invalid_request", why)
 }
 
-fn wrong(why: &str) -> Refusal {
-    Refusal::Request("invalid_grant", why.to_owned())
+fn invalid_grant(why: &str) -> TokenError {
+    TokenError::BadRequest("invalid_grant", why.to_owned())
 }
 
-fn broken(error: &dyn std::error::Error) -> Refusal {
-    tracing::error!(%error, "a token cannot be made");
-    Refusal::Broken
+fn internal_error(error: &dyn std::error::Error) -> TokenError {
+    tracing::error!(%error, "cannot issue a token");
+    TokenError::Internal
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for TokenError {
     fn into_response(self) -> Response {
         let (status, error, why, wait) = match self {
-            Self::Request(error, why) => (StatusCode::BAD_REQUEST, error, why, None),
-            Self::Later(wait) => {
-                // Whole seconds, and never too few.
+            Self::BadRequest(error, why) => (StatusCode::BAD_REQUEST, error, why, None),
+            Self::TooManyAttempts(wait) => {
+                // Rounded up to whole seconds.
                 let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
                 let why = format!("too many attempts; try again in {seconds} s");
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 (status, "slow_down", why, Some(seconds.max(1)))
             }
-            Self::Busy => {
-                let why = "too many people log in; try again in a moment".to_owned();
+            Self::Overloaded => {
+                let why = "too many concurrent logins; try again in a moment".to_owned();
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 (status, "temporarily_unavailable", why, Some(1))
             }
-            Self::Broken => {
-                let why = "something went wrong on our side".to_owned();
+            Self::Internal => {
+                let why = "internal server error".to_owned();
                 (StatusCode::INTERNAL_SERVER_ERROR, "server_error", why, None)
             }
         };

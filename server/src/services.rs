@@ -1,4 +1,4 @@
-//! The services on their listeners.
+//! The services and their listeners.
 
 use std::fs;
 use std::io;
@@ -12,25 +12,25 @@ use axum::Router;
 use evenkeel_inventory::Inventory;
 use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::MaintenanceManager;
-use evenkeel_os_resource_manager::{Files, OsResourceManager, Sources};
+use evenkeel_os_resource_manager::{FileServer, OsResourceManager, Sources};
 use serde::Serialize;
 
+use crate::app_context::AppContext;
 use crate::config::Config;
-use crate::house::House;
-use crate::https::{self, Patience};
+use crate::https::{self, HttpsTimeouts};
 use crate::listen::{self, Listener};
 use crate::realm::Realm;
-use crate::{admin, http, memory, observe, southbound, unguarded};
+use crate::{admin, http, loopback_guard, memory, observe, southbound};
 
-/// Which services this process runs.
+/// Services that this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ServiceSelection {
     inventory: bool,
     maintenance_manager: bool,
     os_resource_manager: bool,
 }
 
-impl Wanted {
+impl ServiceSelection {
     const NONE: Self = Self {
         inventory: false,
         maintenance_manager: false,
@@ -54,40 +54,39 @@ impl Wanted {
         ..Self::NONE
     };
 
-    /// What is wrong with the settings of these services that can be seen without a database, if anything is.
+    /// Checks the settings of these services that can be checked without a database.
     pub(crate) fn check(self, config: &Config) -> anyhow::Result<()> {
         if self.os_resource_manager {
             let opened = Sources::open(&config.os_resource_manager.registries);
-            opened.context("the configuration is not usable")?;
+            opened.context("the configuration is invalid")?;
         }
         Ok(())
     }
 
-    /// Whether files are served: without a registry there are none.
-    fn files(self, config: &Config) -> Option<SocketAddr> {
+    /// Returns the address of the listener for files; `None` if no files are served. Without a
+    /// registry there are no files.
+    fn files_address(self, config: &Config) -> Option<SocketAddr> {
         let has_some = !config.os_resource_manager.registries.is_empty();
         let listen = config.files.listen.filter(|_| self.os_resource_manager)?;
         if !has_some {
-            tracing::warn!(
-                "files.listen is set, but there is no registry that files could come from: nothing listens there"
-            );
+            tracing::warn!("files.listen is set, but there is no registry: no files are served");
         }
         has_some.then_some(listen)
     }
 }
 
-/// Sockets that are bound but not served yet: a client waits, instead of being turned away.
+/// Bound sockets that are not served yet. Clients wait instead of being refused.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     rest: Option<Listener>,
     southbound: Option<Listener>,
     files: Option<Listener>,
     admin: Listener,
-    /// Whether the catalogue of operating systems is kept.
+    /// Whether this process synchronizes the catalogue of operating systems.
     catalogue: bool,
 }
 
-/// Where the process listens.
+/// Listen addresses of the process.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Addresses {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +99,7 @@ pub(crate) struct Addresses {
 }
 
 impl Listeners {
-    pub(crate) fn bind(config: &Config, wanted: Wanted) -> anyhow::Result<Self> {
+    pub(crate) fn bind(config: &Config, selection: ServiceSelection) -> anyhow::Result<Self> {
         let minute = Duration::from_mins(1);
         let (rest, south) = (&config.rest, &config.southbound);
         let mut bound = Self {
@@ -108,21 +107,21 @@ impl Listeners {
             southbound: None,
             files: None,
             admin: Listener::bind("admin.listen", config.admin.listen, 100, minute)?,
-            catalogue: wanted.os_resource_manager,
+            catalogue: selection.os_resource_manager,
         };
-        if wanted.inventory {
+        if selection.inventory {
             let listener = Listener::bind("rest.listen", rest.listen, rest.max_connections, minute);
             bound.rest = Some(listener?);
         }
-        if wanted.maintenance_manager {
-            let (most, keep_alive) = (south.max_connections, south.keep_alive);
-            listen::allow_files(most);
+        if selection.maintenance_manager {
+            let (most, keep_alive) = (south.max_connections, south.tcp_keepalive_idle);
+            listen::raise_file_limit(most);
             let listener = Listener::bind("southbound.listen", south.listen, most, keep_alive);
             bound.southbound = Some(listener?);
         }
-        if let Some(listen) = wanted.files(config) {
+        if let Some(listen) = selection.files_address(config) {
             let most = config.files.max_connections;
-            listen::allow_files(most.saturating_add(config.files.transfers));
+            listen::raise_file_limit(most.saturating_add(config.files.max_transfers));
             bound.files = Some(Listener::bind("files.listen", listen, most, minute)?);
         }
         Ok(bound)
@@ -137,114 +136,116 @@ impl Listeners {
         }
     }
 
-    /// Serves on all of them.
+    /// Serves all listeners.
     pub(crate) fn serve(
         self,
         config: Config,
         data_dir: &Path,
-        house: &House,
+        context: &AppContext,
         life: &Lifecycle,
     ) -> anyhow::Result<()> {
         let metrics = observe::install(life)?;
-        house.authority.keep_fresh(life)?;
-        tell_hints(house, life);
+        context.authority.spawn_key_refresh(life)?;
+        spawn_hint_sender(context, life);
         if self.southbound.is_some() || self.files.is_some() {
-            house.certificates.keep_fresh(&house.clock, life);
+            context.certificates.spawn_renewal(&context.clock, life);
         }
         if self.catalogue {
-            catalogue(&config, data_dir, self.files, house, life)?;
+            start_catalogue(&config, data_dir, self.files, context, life)?;
         }
         if let Some(listener) = self.rest {
-            let router = observe::http(rest(&config, house)?);
-            http::serve("rest", listener, router, config.rest.head_within, life);
+            let router = observe::count_http_requests(rest_router(&config, context)?);
+            http::serve("rest", listener, router, config.rest.header_timeout, life);
         }
         if let Some(listener) = self.southbound {
             let manager = MaintenanceManager::new(
-                house.store.clone(),
-                Arc::clone(&house.clock),
-                Arc::clone(&house.authority),
+                context.store.clone(),
+                Arc::clone(&context.clock),
+                Arc::clone(&context.authority),
                 config.maintenance_manager,
             );
-            manager.start_loops(life);
+            manager.start_tasks(life);
             let routes = manager.services();
             let (south, short) = (&config.southbound, manager.memory());
-            memory::watch(south.memory_limit, short.clone(), life);
-            southbound::serve(listener, routes, (house, short), south, life)?;
+            memory::spawn_memory_watch(south.memory_limit, short.clone(), life);
+            southbound::serve(listener, routes, (context, short), south, life)?;
         }
-        let router = admin::router(house.store.clone(), metrics, life.stopping());
+        let router = admin::router(context.store.clone(), metrics, life.stopping());
         http::serve("admin", self.admin, router, Duration::from_secs(10), life);
         Ok(())
     }
 }
 
-/// Whatever this process writes, those who follow the change log hear of at once.
-fn tell_hints(house: &House, life: &Lifecycle) {
-    let (store, stopping) = (house.store.clone(), life.stopping());
+/// Notifies followers of the change log immediately about writes of this process.
+fn spawn_hint_sender(context: &AppContext, life: &Lifecycle) {
+    let (store, stopping) = (context.store.clone(), life.stopping());
     life.spawn("hints", async move {
-        store.tell_hints(stopping).await;
+        store.send_hints(stopping).await;
         Ok(())
     });
 }
 
-/// The REST API, and beside it what else is on its listener.
-fn rest(config: &Config, house: &House) -> anyhow::Result<Router> {
+/// Router of the REST API, with the other endpoints on its listener.
+fn rest_router(config: &Config, context: &AppContext) -> anyhow::Result<Router> {
     let mut router = evenkeel_inventory::router(Inventory {
-        store: house.store.clone(),
-        clock: Arc::clone(&house.clock),
-        authority: Arc::clone(&house.doorkeeper),
-        ca_digest: house.certificates.digest(),
-        settings: config.inventory()?,
+        store: context.store.clone(),
+        clock: Arc::clone(&context.clock),
+        authority: Arc::clone(&context.rest_authenticator),
+        ca_digest: context.certificates.digest(),
+        settings: config.inventory_settings()?,
     });
     if let Some(login) = &config.auth.login {
-        router = Realm::open(login, &house.authority, &house.clock)?.beside(router);
+        router = Realm::open(login, &context.authority, &context.clock)?.into_router(router);
     }
     if config.auth.disabled {
-        router = unguarded::only_from_here(router, &config.rest.cors_origins);
+        router = loopback_guard::only_from_loopback(router, &config.rest.cors_origins);
     }
     Ok(router)
 }
 
-/// The catalogue of operating systems, and their files for nodes. Without a registry there is nothing to do.
-fn catalogue(
+/// Starts the catalogue of operating systems and the service for files. Without a registry, nothing
+/// is started.
+fn start_catalogue(
     config: &Config,
     data_dir: &Path,
     listener: Option<Listener>,
-    house: &House,
+    context: &AppContext,
     life: &Lifecycle,
 ) -> anyhow::Result<()> {
-    let (store, clock) = (house.store.clone(), Arc::clone(&house.clock));
+    let (store, clock) = (context.store.clone(), Arc::clone(&context.clock));
     let settings = config.os_resource_manager.clone();
     if settings.registries.is_empty() {
         return Ok(());
     }
     let manager = OsResourceManager::new(store.clone(), Arc::clone(&clock), settings);
-    let manager = manager.context("the configuration is not usable")?;
+    let manager = manager.context("the configuration is invalid")?;
     manager.start_loops(life);
     let Some(listener) = listener else {
         return Ok(());
     };
-    let settings = config.files.settings(data_dir);
-    let authority = Arc::clone(&house.authority);
-    let files = Files::open(store, authority, clock, settings, manager.sources());
-    let files = files.context("files cannot be kept (files.dir)")?;
+    let settings = config.files.file_settings(data_dir);
+    let authority = Arc::clone(&context.authority);
+    let files = FileServer::open(store, authority, clock, settings, manager.sources());
+    let files = files.context("cannot open the directory of files (files.dir)")?;
     files.start_loops(life);
-    let patience = Patience {
-        handshake: config.files.handshake_within,
-        head: config.files.head_within,
-        all: config.files.longest,
+    let timeouts = HttpsTimeouts {
+        handshake: config.files.handshake_timeout,
+        header: config.files.header_timeout,
+        max_connection_age: config.files.max_connection_age,
     };
-    let secured = (house.certificates.web()?, patience);
+    let secured = (context.certificates.http_config()?, timeouts);
     https::serve("files", listener, files.router(), secured, life);
     Ok(())
 }
 
 impl Addresses {
-    /// Tells whoever waits for it that everything is up. The file appears complete or not at all.
-    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let beside = path.with_extension("new");
+    /// Writes the ready file, which signals that all services are ready. The file is written
+    /// atomically.
+    pub(crate) fn write_ready_file(&self, path: &Path) -> anyhow::Result<()> {
+        let temporary = path.with_extension("new");
         let write = || -> io::Result<()> {
-            fs::write(&beside, serde_json::to_vec(self)?)?;
-            fs::rename(&beside, path)
+            fs::write(&temporary, serde_json::to_vec(self)?)?;
+            fs::rename(&temporary, path)
         };
         write().with_context(|| format!("cannot write {}", path.display()))
     }

@@ -1,6 +1,6 @@
 //! Serves gRPC over TLS on a listener until the process stops.
 
-mod share;
+mod connection_limit;
 
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::http::Request;
 use evenkeel_kit::Lifecycle;
-use evenkeel_maintenance_manager::{Carried, Memory, TurnedAway};
+use evenkeel_maintenance_manager::{ConnectionState, MemoryPressure, OutOfMemory};
 use metrics::Counter;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -27,76 +27,83 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tower::util::MapRequestLayer;
 
-use crate::config::Southbound;
-use crate::house::House;
-use crate::listen::{Connection, Listener, Place};
-use crate::observe::CallsLayer;
+use crate::app_context::AppContext;
+use crate::config::SouthboundConfig;
+use crate::listen::{Connection, ConnectionSlot, Listener};
+use crate::observe::CallMetricsLayer;
 
-use share::{Share, Shares};
+use connection_limit::{AddressLimits, AddressSlot};
 
-/// How many connections may have shaken hands without being taken up.
-const IN_HAND: usize = 64;
+/// Maximum number of connections between handshake and gRPC server.
+const ACCEPT_QUEUE_LENGTH: usize = 64;
 
-/// How many handshakes go on at once for each processor: those who are connected already must get their turn as well.
-const AT_ONCE: usize = 64;
+/// Maximum number of concurrent handshakes per CPU. Existing connections need CPU time as well.
+const HANDSHAKES_PER_CPU: usize = 64;
 
-/// How long a handshake counts among those that go on at once. A client that takes longer for its part costs nothing
-/// meanwhile, and keeps nobody else waiting.
-const TURN: Duration = Duration::from_millis(20);
+/// Time after which a handshake no longer counts as concurrent. A slow client uses almost no CPU
+/// time, and must not block others.
+const HANDSHAKE_TURN: Duration = Duration::from_millis(20);
 
-/// How much of a message may be under way before it is read, in bytes.
-const STREAM_WINDOW: u32 = 64 << 10;
+/// HTTP/2 flow-control window of a stream: bytes of a message that may be sent before they are
+/// read.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
-/// How many connections are told at once that there is no memory for them. More are closed without a word.
-const TURNED_AWAY: usize = 64;
+/// Maximum number of connections that are refused with a status at the same time. Further ones are
+/// closed without a status.
+const MAX_REJECTED_CONNECTIONS: usize = 64;
 
-/// How long one may take to be told.
-const TELL_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum lifetime of a connection that is refused with a status.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The largest head of a request, in bytes.
-const MAX_HEAD: u32 = 16 << 10;
+/// Maximum size of the header of a request in bytes.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
 
-/// Takes connections as tasks of the process. A stop lets calls finish that have begun.
+/// Accepts connections in tasks of the process. On shutdown, calls that have begun are completed.
 pub(crate) fn serve(
     listener: Listener,
     routes: Routes,
-    (house, memory): (&House, Memory),
-    config: &Southbound,
+    (context, memory): (&AppContext, MemoryPressure),
+    config: &SouthboundConfig,
     life: &Lifecycle,
 ) -> anyhow::Result<()> {
-    let acceptor = TlsAcceptor::from(house.certificates.listener()?);
-    let (give, take) = mpsc::channel(IN_HAND);
-    let shares = Shares::new(config.connections_per_address);
-    let reception = Reception::new(acceptor, config, give);
-    let door = Door::new(shares, memory);
-    receive(listener, door, reception, life);
+    let acceptor = TlsAcceptor::from(context.certificates.grpc_config()?);
+    let (give, take) = mpsc::channel(ACCEPT_QUEUE_LENGTH);
+    let shares = AddressLimits::new(config.max_connections_per_address);
+    let reception = HandshakeHandler::new(acceptor, config, give);
+    let admission = ConnectionAdmission::new(shares, memory);
+    spawn_acceptor(listener, admission, reception, life);
     let stopping = life.stopping();
     let server = Server::builder()
-        .max_concurrent_streams(config.calls_per_connection)
-        .timeout(config.answer_within)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .http2_max_header_list_size(MAX_HEAD)
+        .max_concurrent_streams(config.max_calls_per_connection)
+        .timeout(config.request_timeout)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
         .http2_max_pending_accept_reset_streams(Some(64))
-        .layer(CallsLayer::default())
-        .layer(MapRequestLayer::new(introduce))
+        .layer(CallMetricsLayer::default())
+        .layer(MapRequestLayer::new(split_connection_metadata))
         .add_routes(routes);
     life.spawn("southbound", async move {
         let connections = ReceiverStream::new(take);
         let stop = stopping.cancelled_owned();
         let ended = server.serve_with_incoming_shutdown(connections, stop).await;
-        ended.context("cannot serve agents")
+        ended.context("the gRPC server failed")
     });
     Ok(())
 }
 
-/// Handshakes go on beside each other: a slow one holds nobody up.
-fn receive(listener: Listener, door: Door, reception: Reception, life: &Lifecycle) {
+/// Handshakes run concurrently: a slow handshake does not delay others.
+fn spawn_acceptor(
+    listener: Listener,
+    admission: ConnectionAdmission,
+    reception: HandshakeHandler,
+    life: &Lifecycle,
+) {
     let (own, stopping) = (life.clone(), life.stopping());
     let reception = Arc::new(reception);
     life.spawn("southbound handshakes", async move {
         while let Some(connection) = listener.accept(&stopping).await {
             let address = connection.peer.0.ip();
-            let admitted = match door.admit(address) {
+            let admitted = match admission.admit(address) {
                 Ok(admitted) => admitted,
                 Err(why) => {
                     reception.failed.increment(1);
@@ -108,7 +115,7 @@ fn receive(listener: Listener, door: Door, reception: Reception, life: &Lifecycl
             own.spawn_brief("southbound handshake", async move {
                 tokio::select! {
                     () = stopping.cancelled() => {}
-                    () = reception.welcome(connection, admitted) => {}
+                    () = reception.accept(connection, admitted) => {}
                 }
             });
         }
@@ -116,97 +123,97 @@ fn receive(listener: Listener, door: Door, reception: Reception, life: &Lifecycl
     });
 }
 
-/// Who may come in at all.
-struct Door {
-    shares: Shares,
-    memory: Memory,
-    turned_away: Arc<Semaphore>,
+/// Admission control for new connections.
+struct ConnectionAdmission {
+    address_limits: AddressLimits,
+    memory: MemoryPressure,
+    rejection_slots: Arc<Semaphore>,
 }
 
-/// Leave to come in, until it is dropped.
+/// Permission for a connection; released on drop.
 #[derive(Debug)]
-struct Admitted {
-    _share: Share,
-    /// It may only be told that there is no memory for it.
-    turned_away: Option<OwnedSemaphorePermit>,
+struct AdmissionPermit {
+    _address_slot: AddressSlot,
+    /// Set if the connection is only accepted to refuse its calls, because memory is short.
+    rejection: Option<OwnedSemaphorePermit>,
 }
 
-impl Door {
-    fn new(shares: Shares, memory: Memory) -> Self {
+impl ConnectionAdmission {
+    fn new(shares: AddressLimits, memory: MemoryPressure) -> Self {
         Self {
-            shares,
+            address_limits: shares,
             memory,
-            turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
+            rejection_slots: Arc::new(Semaphore::new(MAX_REJECTED_CONNECTIONS)),
         }
     }
 
-    fn admit(&self, address: IpAddr) -> Result<Admitted, &'static str> {
-        let share = self.shares.take(address);
-        let share = share.ok_or("an address has too many connections")?;
+    fn admit(&self, address: IpAddr) -> Result<AdmissionPermit, &'static str> {
+        let share = self.address_limits.acquire(address);
+        let share = share.ok_or("too many connections from one address")?;
         let turned_away = if self.memory.is_short() {
-            let place = Arc::clone(&self.turned_away).try_acquire_owned();
-            Some(place.map_err(|_| "there is no memory for a connection")?)
+            let rejection = Arc::clone(&self.rejection_slots).try_acquire_owned();
+            Some(rejection.map_err(|_| "memory is short")?)
         } else {
             None
         };
-        Ok(Admitted {
-            _share: share,
-            turned_away,
+        Ok(AdmissionPermit {
+            _address_slot: share,
+            rejection: turned_away,
         })
     }
 }
 
-/// Where connections become secure.
-struct Reception {
+/// Performs TLS handshakes.
+struct HandshakeHandler {
     acceptor: TlsAcceptor,
-    shaken_within: Duration,
-    known_within: Duration,
-    places: Semaphore,
-    give: mpsc::Sender<io::Result<Secured>>,
+    handshake_timeout: Duration,
+    authentication_timeout: Duration,
+    handshake_slots: Semaphore,
+    sender: mpsc::Sender<io::Result<TlsConnection>>,
     ok: Counter,
     failed: Counter,
     slow: Counter,
 }
 
-impl Reception {
+impl HandshakeHandler {
     fn new(
         acceptor: TlsAcceptor,
-        config: &Southbound,
-        give: mpsc::Sender<io::Result<Secured>>,
+        config: &SouthboundConfig,
+        give: mpsc::Sender<io::Result<TlsConnection>>,
     ) -> Self {
-        const SHAKEN: &str = "evenkeel_handshakes_total";
+        const HANDSHAKES_TOTAL: &str = "evenkeel_handshakes_total";
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             acceptor,
-            shaken_within: config.handshake_within,
-            known_within: config.known_within,
-            places: Semaphore::new(processors.saturating_mul(AT_ONCE)),
-            give,
-            ok: metrics::counter!(SHAKEN, "outcome" => "ok"),
-            failed: metrics::counter!(SHAKEN, "outcome" => "failed"),
-            slow: metrics::counter!(SHAKEN, "outcome" => "slow"),
+            handshake_timeout: config.handshake_timeout,
+            authentication_timeout: config.authentication_timeout,
+            handshake_slots: Semaphore::new(processors.saturating_mul(HANDSHAKES_PER_CPU)),
+            sender: give,
+            ok: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "ok"),
+            failed: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "failed"),
+            slow: metrics::counter!(HANDSHAKES_TOTAL, "outcome" => "slow"),
         }
     }
 
-    async fn welcome(&self, connection: Connection, admitted: Admitted) {
-        let Connection { stream, place, .. } = connection;
-        match tokio::time::timeout(self.shaken_within, self.shake(stream)).await {
+    async fn accept(&self, connection: Connection, admitted: AdmissionPermit) {
+        let Connection { stream, slot, .. } = connection;
+        match tokio::time::timeout(self.handshake_timeout, self.handshake(stream)).await {
             Ok(Ok(stream)) => {
                 self.ok.increment(1);
-                let lasts = match admitted.turned_away {
-                    Some(_) => Some(TELL_WITHIN),
-                    None => Some(self.known_within).filter(|within| !within.is_zero()),
+                let lasts = match admitted.rejection {
+                    Some(_) => Some(REJECTION_TIMEOUT),
+                    None => Some(self.authentication_timeout).filter(|within| !within.is_zero()),
                 };
-                let secured = Secured {
+                let secured = TlsConnection {
                     stream,
-                    carried: Carried::default(),
-                    ends: lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
+                    state: ConnectionState::default(),
+                    deadline: lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
                     has_ended: false,
-                    _place: place,
+                    _slot: slot,
                     admitted,
                 };
-                // Nobody takes it when the process stops.
-                self.give.send(Ok(secured)).await.ok();
+                // Fails only when the process stops.
+                self.sender.send(Ok(secured)).await.ok();
             }
             Ok(Err(error)) => {
                 self.failed.increment(1);
@@ -219,11 +226,12 @@ impl Reception {
         }
     }
 
-    /// Waits for the first word as well: a client that says nothing could not be told that the process stops.
-    async fn shake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        // Until it says something it takes no place.
+    /// Also waits for the first data of the client, because a silent connection could not be shut
+    /// down gracefully.
+    async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        // A client that sends nothing must not use a handshake slot.
         stream.readable().await?;
-        let mut stream = in_turn(&self.places, self.acceptor.accept(stream)).await?;
+        let mut stream = run_in_turn(&self.handshake_slots, self.acceptor.accept(stream)).await?;
         if stream.fill_buf().await?.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -231,86 +239,89 @@ impl Reception {
     }
 }
 
-/// Waits for a place and does something there; who takes longer than a turn goes on without one.
-async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
+/// Runs `work` with one of the slots. After `HANDSHAKE_TURN` it releases the slot and continues
+/// without it.
+async fn run_in_turn<T>(slots: &Semaphore, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
-    let place = places.acquire().await;
-    let done = tokio::time::timeout(TURN, work.as_mut()).await;
-    drop(place);
+    let slot = slots.acquire().await;
+    let done = tokio::time::timeout(HANDSHAKE_TURN, work.as_mut()).await;
+    drop(slot);
     match done {
         Ok(done) => done,
         Err(_) => work.await,
     }
 }
 
-/// A connection under TLS that counts until it is closed.
+/// TLS connection that counts in the limits until it is closed.
 #[derive(Debug)]
-struct Secured {
+struct TlsConnection {
     stream: TlsStream<TcpStream>,
-    carried: Carried,
-    /// When it ends, if there is no memory for it or nothing is known of it until then.
-    ends: Option<Pin<Box<Sleep>>>,
+    state: ConnectionState,
+    /// Time at which the connection closes if it is refused, or has no authenticated call until
+    /// then.
+    deadline: Option<Pin<Box<Sleep>>>,
     has_ended: bool,
-    _place: Place,
-    admitted: Admitted,
+    _slot: ConnectionSlot,
+    admitted: AdmissionPermit,
 }
 
-impl Secured {
-    /// Whether nothing more is to be read.
-    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(ends) = &mut self.ends else {
+impl TlsConnection {
+    /// Returns whether the connection is closed for reading.
+    fn is_closed_for_reading(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(ends) = &mut self.deadline else {
             return self.has_ended;
         };
         if ends.as_mut().poll(context).is_pending() {
             return false;
         }
-        self.ends = None;
-        let is_turned_away = self.admitted.turned_away.is_some();
-        self.has_ended = is_turned_away || !self.carried.is_known();
+        self.deadline = None;
+        let is_turned_away = self.admitted.rejection.is_some();
+        self.has_ended = is_turned_away || !self.state.is_authenticated();
         if self.has_ended && !is_turned_away {
-            metrics::counter!("evenkeel_connections_unknown_total").increment(1);
+            metrics::counter!("evenkeel_connections_unauthenticated_total").increment(1);
         }
         self.has_ended
     }
 
-    /// Whether nothing more is to be written: who takes nothing keeps the connection from being read.
-    fn is_given_up(&mut self, context: &mut Context<'_>) -> bool {
-        self.is_over(context) && self.admitted.turned_away.is_none()
+    /// Returns whether the connection is closed for writing. A client that reads nothing would keep
+    /// the connection open otherwise.
+    fn is_closed_for_writing(&mut self, context: &mut Context<'_>) -> bool {
+        self.is_closed_for_reading(context) && self.admitted.rejection.is_none()
     }
 }
 
-/// What each request is told of its connection.
+/// Data about its connection that each request gets.
 #[derive(Clone, Debug)]
-struct Known {
-    /// Who is at the other end, in the form in which tonic looks for it.
+struct ConnectionMetadata {
+    /// Address of the peer, in the form that tonic expects.
     peer: <TlsStream<TcpStream> as Connected>::ConnectInfo,
-    carried: Carried,
-    turned_away: Option<TurnedAway>,
+    state: ConnectionState,
+    out_of_memory: Option<OutOfMemory>,
 }
 
-impl Connected for Secured {
-    type ConnectInfo = Known;
+impl Connected for TlsConnection {
+    type ConnectInfo = ConnectionMetadata;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        Known {
+        ConnectionMetadata {
             peer: self.stream.connect_info(),
-            carried: self.carried.clone(),
-            turned_away: self.admitted.turned_away.is_some().then_some(TurnedAway),
+            state: self.state.clone(),
+            out_of_memory: self.admitted.rejection.is_some().then_some(OutOfMemory),
         }
     }
 }
 
-/// tonic hands down what is known of a connection as one thing; those who ask look for its parts.
-fn introduce(mut request: Request<Body>) -> Request<Body> {
+/// tonic passes on the metadata of a connection as one value; the services expect its parts.
+fn split_connection_metadata(mut request: Request<Body>) -> Request<Body> {
     let extensions = request.extensions_mut();
-    let Some(known) = extensions.remove() else {
+    let Some(metadata) = extensions.remove() else {
         return request;
     };
-    let Known {
+    let ConnectionMetadata {
         peer,
-        carried,
-        turned_away,
-    } = known;
+        state: carried,
+        out_of_memory: turned_away,
+    } = metadata;
     extensions.insert(peer);
     extensions.insert(carried);
     if let Some(turned_away) = turned_away {
@@ -319,34 +330,34 @@ fn introduce(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-impl AsyncRead for Secured {
+impl AsyncRead for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.is_over(context) {
-            // Nothing more is read, as if the client had said its last word.
+        if self.is_closed_for_reading(context) {
+            // End of stream, as if the client had closed its side.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for Secured {
+impl AsyncWrite for TlsConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.is_given_up(context) {
+        if self.is_closed_for_writing(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.is_given_up(context) {
+        if self.is_closed_for_writing(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         Pin::new(&mut self.stream).poll_flush(context)
@@ -361,7 +372,7 @@ impl AsyncWrite for Secured {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.is_given_up(context) {
+        if self.is_closed_for_writing(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
@@ -378,18 +389,18 @@ mod tests {
 
     use super::*;
 
-    /// Whether something is done when it is looked at.
-    async fn is_done(work: &mut Pin<&mut impl Future>) -> bool {
+    /// Polls the future once; returns whether it is ready.
+    async fn is_ready(work: &mut Pin<&mut impl Future>) -> bool {
         poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_place_gets_it_when_another_has_taken_its_turn() {
-        let places = Semaphore::new(1);
-        let mut slow = pin!(in_turn(&places, pending::<()>()));
-        assert!(!is_done(&mut slow).await, "it has the only place");
-        let mut quick = pin!(in_turn(&places, async {}));
-        assert!(!is_done(&mut quick).await, "it waits");
+    async fn a_waiting_handshake_starts_when_another_has_used_its_turn() {
+        let slots = Semaphore::new(1);
+        let mut slow = pin!(run_in_turn(&slots, pending::<()>()));
+        assert!(!is_ready(&mut slow).await, "it has the only slot");
+        let mut quick = pin!(run_in_turn(&slots, async {}));
+        assert!(!is_ready(&mut quick).await, "it waits for the slot");
         tokio::select! {
             () = slow => panic!("it never ends"),
             () = quick => {}

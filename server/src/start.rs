@@ -1,4 +1,4 @@
-//! From a command to a running process, and back.
+//! Runs a command; starts and stops the services.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,14 +8,14 @@ use anyhow::Context;
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::telemetry::{self, LogFormat};
 
-use crate::cli::{Cli, Command, Token};
+use crate::app_context::AppContext;
+use crate::cli::{Cli, Command, TokenCommand};
 use crate::config::Config;
-use crate::database::{Database, IfOlder, Otherwise};
-use crate::house::House;
-use crate::services::{Addresses, Listeners, Wanted};
+use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
+use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::{data_dir, first_start, tools};
 
-/// Does what the command line says. Why it cannot is said on standard error.
+/// Runs the command. Errors are written to standard error.
 pub async fn run(cli: Cli) -> ExitCode {
     let config = Config::load(&cli).and_then(|config| {
         telemetry::init(&config.log)?;
@@ -23,85 +23,91 @@ pub async fn run(cli: Cli) -> ExitCode {
     });
     let config = match config {
         Ok(config) => config,
-        Err(error) => return complain(LogFormat::Text, &error),
+        Err(error) => return print_error(LogFormat::Text, &error),
     };
     let format = config.log.format;
-    match obey(cli, config).await {
+    match dispatch(cli, config).await {
         Ok(exit) => exit,
-        Err(error) => complain(format, &error),
+        Err(error) => print_error(format, &error),
     }
 }
 
-fn complain(format: LogFormat, error: &anyhow::Error) -> ExitCode {
+fn print_error(format: LogFormat, error: &anyhow::Error) -> ExitCode {
     match format {
-        LogFormat::Json => tracing::error!(error = format!("{error:#}"), "cannot go on"),
-        // With its line breaks, for a person to read.
+        LogFormat::Json => tracing::error!(error = format!("{error:#}"), "evenkeeld failed"),
+        // Keeps the line breaks of the message.
         LogFormat::Text => _ = writeln!(std::io::stderr(), "evenkeeld: {error:#}"),
     }
     ExitCode::FAILURE
 }
 
-async fn obey(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
+async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
     let ready_file = cli.ready_file.as_deref();
     match cli.command {
-        Command::All => serve(config, Wanted::ALL, ready_file).await,
-        Command::Inventory => serve(config, Wanted::INVENTORY, ready_file).await,
-        Command::MaintenanceManager => serve(config, Wanted::MAINTENANCE_MANAGER, ready_file).await,
-        Command::OsResourceManager => serve(config, Wanted::OS_RESOURCE_MANAGER, ready_file).await,
+        Command::All => run_services(config, ServiceSelection::ALL, ready_file).await,
+        Command::Inventory => run_services(config, ServiceSelection::INVENTORY, ready_file).await,
+        Command::MaintenanceManager => {
+            run_services(config, ServiceSelection::MAINTENANCE_MANAGER, ready_file).await
+        }
+        Command::OsResourceManager => {
+            run_services(config, ServiceSelection::OS_RESOURCE_MANAGER, ready_file).await
+        }
         Command::Migrate => tools::migrate(&config).await,
-        Command::Openapi => tools::openapi(),
-        Command::Token(Token::Operator(wanted)) => tools::operator_token(&config, &wanted).await,
-        Command::HashPassword => tools::hash_password(),
+        Command::Openapi => tools::print_openapi(),
+        Command::Token(TokenCommand::Operator(args)) => {
+            tools::print_operator_token(&config, &args).await
+        }
+        Command::HashPassword => tools::print_password_hash(),
     }
 }
 
-/// Runs services until the process is asked to stop or one of its tasks fails.
-async fn serve(
+/// Runs services until the process receives a stop signal or one of its tasks fails.
+async fn run_services(
     config: Config,
-    wanted: Wanted,
+    selection: ServiceSelection,
     ready_file: Option<&Path>,
 ) -> anyhow::Result<ExitCode> {
     let data_dir = &data_dir::open(&config.data_dir)?;
-    // What needs no database is checked before one is started.
-    wanted.check(&config)?;
-    let listeners = Listeners::bind(&config, wanted)?;
-    let (otherwise, if_older) = if wanted == Wanted::ALL {
-        (Otherwise::Keep, IfOlder::Migrate)
+    // Everything that needs no database is checked before a database is started.
+    selection.check(&config)?;
+    let listeners = Listeners::bind(&config, selection)?;
+    let (otherwise, if_older) = if selection == ServiceSelection::ALL {
+        (PrivatePostgresMode::Start, SchemaPolicy::Migrate)
     } else {
-        (Otherwise::Join, IfOlder::Refuse)
+        (PrivatePostgresMode::Join, SchemaPolicy::Refuse)
     };
     let database = Database::open(&config, data_dir, otherwise, if_older).await?;
     let life = Lifecycle::new();
-    let stop_within = config.stop_within;
-    let started = start(config, data_dir, listeners, &database, &life);
-    let told = started.await.and_then(|addresses| match ready_file {
-        Some(path) => addresses.write(path),
+    let shutdown_timeout = config.shutdown_timeout;
+    let started = start_services(config, data_dir, listeners, &database, &life);
+    let outcome = started.await.and_then(|addresses| match ready_file {
+        Some(path) => addresses.write_ready_file(path),
         None => Ok(()),
     });
-    if told.is_err() {
+    if outcome.is_err() {
         life.stop();
     }
-    let exit = life.run_until_stopped(stop_within).await;
+    let exit = life.run_until_stopped(shutdown_timeout).await;
     database.close().await;
     tracing::info!("stopped");
-    told.map(|()| exit)
+    outcome.map(|()| exit)
 }
 
-async fn start(
+async fn start_services(
     config: Config,
     data_dir: &Path,
     listeners: Listeners,
     database: &Database,
     life: &Lifecycle,
 ) -> anyhow::Result<Addresses> {
-    database.watch(life);
-    let house = House::open(&config, data_dir, database.store.clone())?;
+    database.stop_if_postgres_ends(life);
+    let context = AppContext::open(&config, data_dir, database.store.clone())?;
     let addresses = listeners.addresses();
-    let token_for = config.auth.first_token_for;
-    first_start::welcome(&house, data_dir, token_for, addresses.rest)
+    let token_for = config.auth.first_token_ttl;
+    first_start::run_first_start(&context, data_dir, token_for, addresses.rest)
         .await
         .context("the first start failed")?;
-    listeners.serve(config, data_dir, &house, life)?;
+    listeners.serve(config, data_dir, &context, life)?;
     tracing::info!(
         rest = addresses.rest.map(tracing::field::display),
         southbound = addresses.southbound.map(tracing::field::display),

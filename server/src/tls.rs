@@ -1,4 +1,4 @@
-//! The certificate that the listeners for nodes show, replaced while they run.
+//! TLS certificate of the listeners for nodes, replaced at run time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::config::Southbound;
+use crate::config::SouthboundConfig;
 
-/// How often it is looked whether a newer certificate should be shown.
-const LOOK_EVERY: Duration = Duration::from_mins(10);
+/// Interval of the checks for a new certificate.
+const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_mins(10);
 
-/// Where certificates come from, and the one that is shown.
+/// Source of the certificates, and the current one.
 #[derive(Debug)]
 pub(crate) struct Certificates {
-    source: Source,
-    shown: RwLock<Shown>,
+    source: CertificateSource,
+    current: RwLock<CurrentCertificate>,
     digest: Option<String>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum CertificateSource {
     Authority {
         ca: Box<CertificateAuthority>,
         names: Vec<String>,
@@ -43,36 +43,36 @@ enum Source {
 }
 
 #[derive(Clone, Debug)]
-struct Shown {
+struct CurrentCertificate {
     key: Arc<CertifiedKey>,
     renew_at: Option<DateTime<Utc>>,
 }
 
 impl Certificates {
-    /// Certificates of our own authority.
+    /// Uses certificates of the server's own authority.
     pub(crate) fn from_authority(
         ca: CertificateAuthority,
-        config: &Southbound,
+        config: &SouthboundConfig,
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
         let digest = Some(ca.digest());
-        let names = names(config);
-        tracing::info!(?names, expires_at = %ca.expires_at(), "the listeners for nodes show a certificate of our own authority");
-        let source = Source::Authority {
+        let names = server_names(config);
+        tracing::info!(?names, expires_at = %ca.expires_at(), "the listeners for nodes use a certificate of the server's own authority");
+        let source = CertificateSource::Authority {
             ca: Box::new(ca),
             names,
         };
         Self::new(source, digest, now)
     }
 
-    /// A certificate that somebody else made and replaces in place.
+    /// Uses certificate files, which may be replaced at any time.
     pub(crate) fn from_files(
         certificate: &Path,
         key: &Path,
         ca: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let digest = ca.map(ca::chain_digest).transpose()?;
-        let source = Source::Files {
+        let source = CertificateSource::Files {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
             ca: ca.map(Path::to_owned),
@@ -80,70 +80,75 @@ impl Certificates {
         Self::new(source, digest, DateTime::<Utc>::MIN_UTC)
     }
 
-    fn new(source: Source, digest: Option<String>, now: DateTime<Utc>) -> anyhow::Result<Self> {
-        let shown = RwLock::new(source.load(now)?);
+    fn new(
+        source: CertificateSource,
+        digest: Option<String>,
+        now: DateTime<Utc>,
+    ) -> anyhow::Result<Self> {
+        let current = RwLock::new(source.load(now)?);
         Ok(Self {
             source,
-            shown,
+            current,
             digest,
         })
     }
 
-    /// The digest of the authority's certificate, for join tokens. None when agents ask the roots of their system.
+    /// Returns the digest of the authority's certificate, for join tokens. `None` if agents use the
+    /// root certificates of their system.
     pub(crate) fn digest(&self) -> Option<String> {
         self.digest.clone()
     }
 
-    /// Settings for a listener that shows these certificates and speaks HTTP/2.
-    pub(crate) fn listener(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
-        self.speaking(b"h2")
+    /// Returns the TLS configuration of an HTTP/2 listener.
+    pub(crate) fn grpc_config(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
+        self.server_config(b"h2")
     }
 
-    /// Settings for a listener that shows these certificates and speaks HTTP/1.1.
-    pub(crate) fn web(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
-        self.speaking(b"http/1.1")
+    /// Returns the TLS configuration of an HTTP/1.1 listener.
+    pub(crate) fn http_config(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
+        self.server_config(b"http/1.1")
     }
 
-    fn speaking(self: &Arc<Self>, protocol: &[u8]) -> anyhow::Result<Arc<ServerConfig>> {
+    fn server_config(self: &Arc<Self>, protocol: &[u8]) -> anyhow::Result<Arc<ServerConfig>> {
         let provider = Arc::new(ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .context("TLS cannot be set up")?
+            .context("cannot configure TLS")?
             .with_no_client_auth()
             .with_cert_resolver(Arc::<Self>::clone(self));
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config))
     }
 
-    /// Replaces the certificate when its time has come, or when its file was replaced.
-    pub(crate) fn keep_fresh(self: &Arc<Self>, clock: &Arc<dyn Clock>, life: &Lifecycle) {
+    /// Renews the certificate when it is due, or when its file has changed.
+    pub(crate) fn spawn_renewal(self: &Arc<Self>, clock: &Arc<dyn Clock>, life: &Lifecycle) {
         let (own, clock, stopping) = (Arc::clone(self), Arc::clone(clock), life.stopping());
         life.spawn("certificates", async move {
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(LOOK_EVERY) => own.renew(clock.now()),
+                    () = tokio::time::sleep(RENEWAL_CHECK_INTERVAL) => own.renew(clock.now()),
                 }
             }
         });
     }
 
     fn renew(&self, now: DateTime<Utc>) {
-        let shown = self
-            .shown
+        let current = self
+            .current
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if shown.renew_at.is_some_and(|due| now < due) {
+        if current.renew_at.is_some_and(|due| now < due) {
             return;
         }
         match self.source.load(now) {
-            Ok(fresh) if fresh.key.cert == shown.key.cert => {}
+            Ok(fresh) if fresh.key.cert == current.key.cert => {}
             Ok(fresh) => {
-                tracing::info!("the listeners for nodes show a new certificate");
-                *self.shown.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+                tracing::info!("the listeners for nodes use a new certificate");
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
             }
-            // The old one is still better than none.
+            // The old certificate is still better than none.
             Err(error) => {
                 tracing::error!(error = format!("{error:#}"), "cannot renew the certificate");
             }
@@ -153,21 +158,21 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let shown = self.shown.read().unwrap_or_else(PoisonError::into_inner);
-        Some(Arc::clone(&shown.key))
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        Some(Arc::clone(&current.key))
     }
 }
 
-impl Source {
-    fn load(&self, now: DateTime<Utc>) -> anyhow::Result<Shown> {
+impl CertificateSource {
+    fn load(&self, now: DateTime<Utc>) -> anyhow::Result<CurrentCertificate> {
         match self {
             Self::Authority { ca, names } => {
                 let issued = ca
                     .issue_server(names, now)
-                    .context("cannot make a certificate")?;
+                    .context("cannot issue a certificate")?;
                 let key = issued.key_pem.reveal().as_bytes();
-                Ok(Shown {
-                    key: certified(issued.chain_pem.as_bytes(), key)?,
+                Ok(CurrentCertificate {
+                    key: certified_key(issued.chain_pem.as_bytes(), key)?,
                     renew_at: Some(issued.renew_at),
                 })
             }
@@ -181,12 +186,13 @@ impl Source {
                 };
                 let mut chain = read(certificate)?;
                 if let Some(ca) = ca {
-                    // An agent that knows only the digest must see the certificate itself.
+                    // An agent that knows only the digest needs the certificate of the authority in
+                    // the chain.
                     chain.push(b'\n');
                     chain.extend(read(ca)?);
                 }
-                let certified = certified(&chain, &read(key)?);
-                Ok(Shown {
+                let certified = certified_key(&chain, &read(key)?);
+                Ok(CurrentCertificate {
                     key: certified.with_context(|| {
                         format!(
                             "{} and {} are not usable",
@@ -201,7 +207,7 @@ impl Source {
     }
 }
 
-fn certified(chain: &[u8], key: &[u8]) -> anyhow::Result<Arc<CertifiedKey>> {
+fn certified_key(chain: &[u8], key: &[u8]) -> anyhow::Result<Arc<CertifiedKey>> {
     let mut certificates: Vec<CertificateDer<'static>> = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(chain) {
         let certificate = certificate.context("the certificates are not PEM")?;
@@ -217,8 +223,8 @@ fn certified(chain: &[u8], key: &[u8]) -> anyhow::Result<Arc<CertifiedKey>> {
     ))
 }
 
-/// By what names agents may reach this machine.
-fn names(config: &Southbound) -> Vec<String> {
+/// Names and addresses by which agents may reach this machine.
+fn server_names(config: &SouthboundConfig) -> Vec<String> {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy().into_owned();
     let mut names = vec![
@@ -234,9 +240,9 @@ fn names(config: &Southbound) -> Vec<String> {
     if !config.listen.ip().is_unspecified() {
         names.push(config.listen.ip().to_string());
     }
-    names.extend(config.names.iter().cloned());
-    let mut seen = std::collections::HashSet::new();
-    names.retain(|name| seen.insert(name.clone()));
+    names.extend(config.server_names.iter().cloned());
+    let mut unique = std::collections::HashSet::new();
+    names.retain(|name| unique.insert(name.clone()));
     names
 }
 
@@ -250,30 +256,31 @@ mod tests {
         CertificateAuthority::open(folder, NOW).unwrap()
     }
 
-    fn shown(certificates: &Certificates) -> Vec<CertificateDer<'static>> {
-        certificates.shown.read().unwrap().key.cert.clone()
+    fn current_chain(certificates: &Certificates) -> Vec<CertificateDer<'static>> {
+        certificates.current.read().unwrap().key.cert.clone()
     }
 
     #[test]
-    fn an_issued_certificate_is_replaced_when_its_time_has_come() {
+    fn an_issued_certificate_is_renewed_when_due() {
         let folder = tempfile::tempdir().unwrap();
         let ca = authority(folder.path());
         let digest = ca.digest();
-        let certificates = Certificates::from_authority(ca, &Southbound::default(), NOW).unwrap();
+        let certificates =
+            Certificates::from_authority(ca, &SouthboundConfig::default(), NOW).unwrap();
         assert_eq!(certificates.digest(), Some(digest));
-        let first = shown(&certificates);
+        let first = current_chain(&certificates);
 
         certificates.renew(NOW + chrono::TimeDelta::days(59));
-        assert_eq!(shown(&certificates), first);
+        assert_eq!(current_chain(&certificates), first);
 
         certificates.renew(NOW + chrono::TimeDelta::days(60));
-        let second = shown(&certificates);
+        let second = current_chain(&certificates);
         assert_ne!(second[0], first[0]);
         assert_eq!(second[1], first[1], "the authority is the same");
     }
 
     #[test]
-    fn a_certificate_file_that_was_replaced_is_shown_and_a_spoilt_one_is_not() {
+    fn a_replaced_certificate_file_is_used_and_a_corrupt_one_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let ca = authority(folder.path());
         let path = |name: &str| folder.path().join(name);
@@ -288,18 +295,18 @@ mod tests {
         assert_eq!(
             certificates.digest(),
             None,
-            "agents ask the roots of their system"
+            "agents use the root certificates of their system"
         );
-        let first = shown(&certificates);
+        let first = current_chain(&certificates);
 
         replace();
         certificates.renew(NOW);
-        let second = shown(&certificates);
+        let second = current_chain(&certificates);
         assert_ne!(second, first);
 
         fs::write(path("key.pem"), "spoilt").unwrap();
         certificates.renew(NOW);
-        assert_eq!(shown(&certificates), second);
+        assert_eq!(current_chain(&certificates), second);
     }
 
     #[test]
@@ -320,12 +327,12 @@ mod tests {
             );
             let certificates = certificates.unwrap();
             assert_eq!(certificates.digest(), Some(ca.digest()));
-            assert_eq!(shown(&certificates).len(), 2);
+            assert_eq!(current_chain(&certificates).len(), 2);
         }
     }
 
     #[test]
-    fn a_key_of_another_certificate_is_refused() {
+    fn a_key_of_another_certificate_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let ca = authority(folder.path());
         let path = |name: &str| folder.path().join(name);
@@ -341,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_for_all_names_of_this_machine_and_those_of_the_configuration() {
-        let config = Southbound {
+    fn a_certificate_covers_the_names_of_this_machine_and_of_the_configuration() {
+        let config = SouthboundConfig {
             listen: ([192, 0, 2, 7], 0).into(),
-            names: vec!["updates.example".to_owned(), "localhost".to_owned()],
-            ..Southbound::default()
+            server_names: vec!["updates.example".to_owned(), "localhost".to_owned()],
+            ..SouthboundConfig::default()
         };
-        let names = names(&config);
+        let names = server_names(&config);
         for name in [
             "localhost",
             "127.0.0.1",

@@ -1,4 +1,4 @@
-//! The clock of a simulated node: that of the machine, put wrong.
+//! The clock of a simulated node: the true clock with an error.
 
 use std::sync::Arc;
 
@@ -8,56 +8,56 @@ use evenkeel_kit::Clock;
 /// An instant.
 pub type Time = DateTime<Utc>;
 
-/// One instant by two clocks.
+/// An instant by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// By the node's own clock.
-    pub node: Time,
-    /// By the clock that the servers have as well.
-    pub truth: Time,
+    pub node_time: Time,
+    /// By the clock of the servers.
+    pub true_time: Time,
 }
 
-/// A clock that is wrong by a fixed length of time.
+/// A clock that is ahead or behind by a fixed duration.
 #[derive(Clone, Debug)]
 pub struct NodeClock {
-    truth: Arc<dyn Clock>,
+    true_clock: Arc<dyn Clock>,
     skew: TimeDelta,
 }
 
 impl NodeClock {
-    /// A clock that is ahead of `truth` by `skew`, or behind it if that is negative.
+    /// A clock that is ahead of `true_clock` by `skew`, or behind it if `skew` is negative.
     #[must_use]
-    pub fn new(truth: Arc<dyn Clock>, skew: TimeDelta) -> Self {
-        Self { truth, skew }
+    pub fn new(true_clock: Arc<dyn Clock>, skew: TimeDelta) -> Self {
+        Self { true_clock, skew }
     }
 
-    /// By how much it is wrong.
+    /// How far the clock is ahead.
     #[must_use]
     pub const fn skew(&self) -> TimeDelta {
         self.skew
     }
 
-    /// This instant by both clocks.
+    /// The current instant by both clocks.
     #[must_use]
-    pub fn moment(&self) -> Moment {
-        self.at(self.truth.now())
+    pub fn now(&self) -> Moment {
+        self.at_true_time(self.true_clock.now())
     }
 
-    /// An instant of the true clock, by both.
+    /// An instant of the true clock, by both clocks.
     #[must_use]
-    pub fn at(&self, truth: Time) -> Moment {
+    pub fn at_true_time(&self, true_time: Time) -> Moment {
         Moment {
-            node: truth + self.skew,
-            truth,
+            node_time: true_time + self.skew,
+            true_time,
         }
     }
 
-    /// An instant of the node's clock, by both.
+    /// An instant of the node's clock, by both clocks.
     #[must_use]
-    pub fn by_node(&self, node: Time) -> Moment {
+    pub fn at_node_time(&self, node_time: Time) -> Moment {
         Moment {
-            node,
-            truth: node - self.skew,
+            node_time,
+            true_time: node_time - self.skew,
         }
     }
 }

@@ -1,13 +1,13 @@
-//! A node with the ancestor's agent, as the real one behaves.
+//! A simulated node with EIM's agent, as the real agent behaves.
 //!
-//! It does not tell what happened: at each tick it shows a state file, whatever stands there at that moment. A step that
-//! is over before the next tick is never seen. What stood beside an end sticks. `UPDATED` is shown until it was
-//! acknowledged, a failure until the next update. A failed call is made again up to three times at once. It starts by
-//! itself when a window opens that it was told, by its own clock, and its bookkeeping of windows has gaps
-//! ([`jobs`]).
+//! The agent does not report events. At each tick it sends the content of its state file, so a step
+//! that ends before the next tick is never seen. The detail of an end stays in the file. `UPDATED`
+//! is sent until it is acknowledged, a failure until the next update. A failed call is repeated at
+//! once, up to three times. The agent starts by itself when a delivered window opens, by its own
+//! clock, and its bookkeeping of windows has gaps ([`jobs`]).
 //!
-//! A node that is updated by images fetches one before its window, and reports as the image that it runs the one that
-//! it was told last.
+//! A node that is updated by images downloads an image before its window. It reports the image of
+//! the last answer as the running one.
 
 pub mod cron;
 mod image;
@@ -20,135 +20,136 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 
-use crate::chance::Chance;
 use crate::clock::{NodeClock, Time};
-use crate::eim::image::Images;
-pub use crate::eim::image::Picture;
-use crate::eim::jobs::Jobs;
-use crate::eim::update::Running;
-use crate::line::Line;
-use crate::truth::{EimTruth, Opening, Span};
+use crate::connection::NodeConnection;
+pub use crate::eim::image::EimImage;
+use crate::eim::image::ImageState;
+use crate::eim::jobs::WindowJobs;
+use crate::eim::update::RunningUpdate;
+use crate::ground_truth::{EimGroundTruth, EimSchedule, Span};
+use crate::rng::Rng;
 
-/// How fast such nodes live. The real ones are slower than a test can wait.
+/// The speed of such nodes. The real ones are slower than a test can wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Between two ticks.
+    /// The interval between two ticks.
     pub tick: Duration,
-    /// Before the first repetition of a failed call; each further one waits half as long again.
-    pub again_after: Duration,
-    /// A window that is open already is used only if so much of it is left.
-    pub least_left: TimeDelta,
-    /// How long after it was told such a window is begun.
-    pub begin_after: TimeDelta,
+    /// The delay before the first retry of a failed call; each further delay is half as long again.
+    pub retry_delay: Duration,
+    /// A window that is already open is used only if more than this is left of it.
+    pub min_window_left: TimeDelta,
+    /// The delay between the delivery of an open window and its use.
+    pub begin_delay: TimeDelta,
 }
 
 impl Pace {
-    /// That of the real agent.
+    /// The pace of the real agent.
     pub const REAL: Self = Self {
         tick: Duration::from_secs(20),
-        again_after: Duration::from_millis(500),
-        least_left: TimeDelta::minutes(10),
-        begin_after: TimeDelta::seconds(1),
+        retry_delay: Duration::from_millis(500),
+        min_window_left: TimeDelta::minutes(10),
+        begin_delay: TimeDelta::seconds(1),
     };
 
-    /// That of a test.
-    pub const BRISK: Self = Self {
+    /// The pace of a test.
+    pub const FAST: Self = Self {
         tick: Duration::from_millis(150),
-        again_after: Duration::from_millis(10),
-        least_left: TimeDelta::seconds(1),
-        begin_after: TimeDelta::milliseconds(50),
+        retry_delay: Duration::from_millis(10),
+        min_window_left: TimeDelta::seconds(1),
+        begin_delay: TimeDelta::milliseconds(50),
     };
 }
 
-/// What happens to such nodes.
+/// Random behaviour of such nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
-    /// How long an image is fetched.
-    pub fetching: (Duration, Duration),
-    /// How long an update changes the node while the agent goes on polling. Shorter than a tick is never seen.
-    pub working: (Duration, Duration),
+pub struct EimHabits {
+    /// How long the download of an image takes, at least and at most.
+    pub download_time: (Duration, Duration),
+    /// How long an update changes the node while the agent keeps polling. If this is shorter than a
+    /// tick, it is never seen.
+    pub update_time: (Duration, Duration),
     /// How long the machine is down afterwards.
-    pub rebooting: (Duration, Duration),
-    /// How often in a thousand turns the agent dies.
-    pub crash: u16,
-    /// How long it is away then.
-    pub down: (Duration, Duration),
-    /// How often in a thousand updates something goes wrong.
-    pub fail: u16,
+    pub reboot_time: (Duration, Duration),
+    /// How often in a thousand turns the agent crashes.
+    pub crash_per_mille: u16,
+    /// How long the agent is away after a crash.
+    pub crash_downtime: (Duration, Duration),
+    /// How often in a thousand updates the update fails.
+    pub failure_per_mille: u16,
     /// How often in a thousand updates there is nothing to do.
-    pub nothing: u16,
-    /// How often in a thousand updates nothing is ever heard of it again.
-    pub stuck: u16,
-    /// How often in a thousand ticks the state file cannot be read, which is shown as a failure.
-    pub unreadable: u16,
+    pub no_op_per_mille: u16,
+    /// How often in a thousand updates the end is never reported.
+    pub stuck_per_mille: u16,
+    /// How often in a thousand ticks the state file cannot be read, which is reported as a failure.
+    pub unreadable_per_mille: u16,
 }
 
-impl Default for Habits {
+impl Default for EimHabits {
     fn default() -> Self {
         let millis = |from, to| (Duration::from_millis(from), Duration::from_millis(to));
         Self {
-            fetching: millis(0, 1_500),
-            working: millis(0, 900),
-            rebooting: millis(50, 900),
-            crash: 4,
-            down: millis(50, 800),
-            fail: 200,
-            nothing: 100,
-            stuck: 15,
-            unreadable: 1,
+            download_time: millis(0, 1_500),
+            update_time: millis(0, 900),
+            reboot_time: millis(50, 900),
+            crash_per_mille: 4,
+            crash_downtime: millis(50, 800),
+            failure_per_mille: 200,
+            no_op_per_mille: 100,
+            stuck_per_mille: 15,
+            unreadable_per_mille: 1,
         }
     }
 }
 
-/// A simulated node of the ancestor's agent.
+/// A simulated node with EIM's agent.
 #[derive(Debug)]
 pub struct EimNode {
     guid: String,
     clock: NodeClock,
-    chance: Chance,
-    line: Line,
+    rng: Rng,
+    connection: NodeConnection,
     pace: Pace,
-    habits: Habits,
-    /// What survives a crash.
+    habits: EimHabits,
+    /// Survives a crash.
     file: StateFile,
-    /// What does not.
-    jobs: Jobs,
-    running: Option<Running>,
-    /// On a system that is updated by images.
-    images: Option<Images>,
+    /// Lost in a crash.
+    jobs: WindowJobs,
+    running: Option<RunningUpdate>,
+    /// Present on a system that is updated by images.
+    images: Option<ImageState>,
     /// Until when the agent is away, by the true clock.
     down_until: Option<Time>,
-    /// What was last told to the node, and where that stands in the truth.
-    told: Vec<(Opening, usize)>,
+    /// The schedules of the last answer, each with its index in the ground truth.
+    delivered: Vec<(EimSchedule, usize)>,
     is_finishing: bool,
-    truth: EimTruth,
+    ground_truth: EimGroundTruth,
 }
 
 /// The agent's state file.
 #[derive(Clone, Debug)]
 struct StateFile {
     kind: StatusType,
-    /// Sticks.
+    /// Stays until it is replaced by another.
     detail: String,
-    /// The window that was told last.
+    /// The window of the last answer that had one.
     single: Option<Span>,
-    /// Whether that was used up.
+    /// Whether this window is used up.
     is_used: bool,
-    /// The update that it speaks of.
+    /// The update that the status belongs to.
     update: Option<usize>,
 }
 
 impl EimNode {
     /// A node that was registered with this GUID.
     #[must_use]
-    pub fn new(guid: &str, clock: NodeClock, chance: Chance, line: Line) -> Self {
+    pub fn new(guid: &str, clock: NodeClock, rng: Rng, connection: NodeConnection) -> Self {
         Self {
             guid: guid.to_owned(),
             clock,
-            chance,
-            line,
+            rng,
+            connection,
             pace: Pace::REAL,
-            habits: Habits::default(),
+            habits: EimHabits::default(),
             file: StateFile {
                 kind: StatusType::UpToDate,
                 detail: String::new(),
@@ -156,19 +157,19 @@ impl EimNode {
                 is_used: false,
                 update: None,
             },
-            jobs: Jobs::default(),
+            jobs: WindowJobs::default(),
             running: None,
             images: None,
             down_until: None,
-            told: Vec::new(),
+            delivered: Vec::new(),
             is_finishing: false,
-            truth: EimTruth::default(),
+            ground_truth: EimGroundTruth::default(),
         }
     }
 
     /// The same node with another pace and other habits.
     #[must_use]
-    pub fn living(self, pace: Pace, habits: Habits) -> Self {
+    pub fn with_habits(self, pace: Pace, habits: EimHabits) -> Self {
         Self {
             pace,
             habits,
@@ -176,37 +177,39 @@ impl EimNode {
         }
     }
 
-    /// The same node on a system that is updated by images, which runs this one.
+    /// The same node on a system that is updated by images and runs this image.
     #[must_use]
-    pub fn with_image(self, booted: Picture) -> Self {
+    pub fn with_image(self, booted: EimImage) -> Self {
         Self {
-            images: Some(Images::running(booted)),
+            images: Some(ImageState::new(booted)),
             ..self
         }
     }
 
-    /// From now on it ends what it has begun, and begins nothing more.
+    /// From now on the node ends what it has begun, and begins nothing more.
     pub fn finish(&mut self) {
         self.is_finishing = true;
     }
 
-    /// Whether nothing goes on and all that stood in the state file was acknowledged.
+    /// Whether nothing is in progress and the state file is acknowledged.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let shown = self.truth.said.last();
-        let is_told = shown.is_some_and(|said| {
-            said.acknowledged > 0 && !said.spurious && said.kind == update::name(self.file.kind)
+        let last_report = self.ground_truth.reports.last();
+        let is_reported = last_report.is_some_and(|report| {
+            report.acknowledged > 0
+                && !report.spurious
+                && report.kind == update::status_name(self.file.kind)
         });
         self.running.is_none()
-            && !self.images.as_ref().is_some_and(Images::is_busy)
+            && !self.images.as_ref().is_some_and(ImageState::is_busy)
             && self.down_until.is_none()
             && self.file.kind != StatusType::Updated
-            && is_told
+            && is_reported
     }
 
-    /// What it really did.
+    /// The ground truth of the node.
     #[must_use]
-    pub fn into_truth(self) -> EimTruth {
-        self.truth
+    pub fn into_ground_truth(self) -> EimGroundTruth {
+        self.ground_truth
     }
 }

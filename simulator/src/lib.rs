@@ -1,16 +1,17 @@
 //! Simulated nodes of both protocols, over real gRPC and TLS.
 //!
-//! [`own::OwnNode`] behaves as our own agent does, [`eim::EimNode`] as the ancestor's real one: it samples a state file
-//! at ticks, repeats itself, misses steps and starts by itself. A node takes one turn at a time and says how long it
-//! wants to wait for the next, so that one task can drive one node or thousands.
+//! [`own::OwnNode`] behaves like our own agent, [`eim::EimNode`] like EIM's: it samples a state
+//! file at ticks, repeats itself, misses steps and starts by itself. A node takes one turn at a
+//! time and returns the delay until the next one, so that one task can drive one node or thousands.
 //!
-//! Everything that can go wrong does, as often as [`line::Faults`] and the habits of a node say, drawn from a
-//! [`chance::Chance`] with a seed. Each node has a clock of its own ([`clock::NodeClock`]), and writes down what it
-//! really did ([`truth`]), so that the records of a server can be held against it.
+//! Faults happen with the probabilities in [`connection::Faults`] and in the habits of a node,
+//! drawn from a seeded [`rng::Rng`]. Each node has its own clock ([`clock::NodeClock`]) and records
+//! what it really did ([`ground_truth`]), so that a test can compare the records of a server with
+//! it.
 
-pub mod chance;
 pub mod clock;
+pub mod connection;
 pub mod eim;
-pub mod line;
+pub mod ground_truth;
 pub mod own;
-pub mod truth;
+pub mod rng;

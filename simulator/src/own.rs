@@ -1,8 +1,9 @@
-//! A node with our own agent.
+//! A simulated node with our own agent.
 //!
-//! It keeps a journal, so that it goes on after a crash. It tells what happened at least once and in order, asks before
-//! it begins, and begins without asking only when it has leave from before and cannot reach any server. While it has
-//! nothing else to do it may let the server keep its poll open.
+//! It keeps a journal, so that it continues after a crash. It reports events at least once and in
+//! order, and requests permission before it begins. It begins without a request only if it has an
+//! offline grant and cannot reach any server. While it has nothing else to do, it may use long
+//! polls.
 
 mod journal;
 mod turn;
@@ -12,135 +13,140 @@ use std::time::Duration;
 
 use evenkeel_proto::agent::{BootedImage, Facts};
 
-use crate::chance::Chance;
 use crate::clock::NodeClock;
-use crate::line::Line;
-use crate::own::journal::{Entry, Given};
-use crate::truth::{Attempt, OwnTruth};
+use crate::connection::NodeConnection;
+use crate::ground_truth::{Attempt, OwnGroundTruth};
+use crate::own::journal::{JournalEntry, OfflineGrant};
+use crate::rng::Rng;
 
-/// How such nodes live.
+/// Random behaviour of such nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
-    /// Between two turns, at least and at most.
-    pub turn: (Duration, Duration),
-    /// How long a node fetches.
-    pub fetching: (Duration, Duration),
-    /// How long each step of changing the node takes.
-    pub step: (Duration, Duration),
+pub struct OwnHabits {
+    /// The interval between two turns, at least and at most.
+    pub turn_interval: (Duration, Duration),
+    /// How long a download takes.
+    pub download_time: (Duration, Duration),
+    /// How long each step of an update takes.
+    pub step_time: (Duration, Duration),
     /// How often in a thousand turns the node crashes.
-    pub crash: u16,
-    /// How long it is down then.
-    pub down: (Duration, Duration),
-    /// How often in a thousand turns it loses sight of all servers.
-    pub cut_off: u16,
-    /// How long that lasts.
-    pub cut_off_for: (Duration, Duration),
-    /// How often in a thousand times it lasts much longer.
-    pub long_cut_off: u16,
-    /// How long that is.
-    pub long_cut_off_for: (Duration, Duration),
-    /// How often in a thousand crashes its journal is lost as well.
-    pub forget: u16,
+    pub crash_per_mille: u16,
+    /// How long the node is down after a crash.
+    pub crash_downtime: (Duration, Duration),
+    /// How often in a thousand turns it loses the connection to all servers.
+    pub outage_per_mille: u16,
+    /// How long such an outage lasts.
+    pub outage_time: (Duration, Duration),
+    /// How often in a thousand outages the outage is a long one.
+    pub long_outage_per_mille: u16,
+    /// How long a long outage lasts.
+    pub long_outage_time: (Duration, Duration),
+    /// How often in a thousand crashes the journal is lost, too.
+    pub journal_loss_per_mille: u16,
     /// How often in a thousand attempts there is nothing to do.
-    pub nothing: u16,
-    /// How often in a thousand attempts something goes wrong.
-    pub fail: u16,
+    pub no_op_per_mille: u16,
+    /// How often in a thousand attempts the update fails.
+    pub failure_per_mille: u16,
     /// How often in a thousand turns its facts change.
-    pub news: u16,
-    /// Whether a node that rests lets the server keep its poll open.
-    pub holds: bool,
-    /// For how long: short, because such a node does nothing else meanwhile.
-    pub hold: (Duration, Duration),
+    pub fact_change_per_mille: u16,
+    /// Whether an idle node uses long polls.
+    pub uses_long_polls: bool,
+    /// The duration of a long poll: short, because the node does nothing else meanwhile.
+    pub long_poll_time: (Duration, Duration),
 }
 
-impl Default for Habits {
+impl Default for OwnHabits {
     fn default() -> Self {
         let millis = |from, to| (Duration::from_millis(from), Duration::from_millis(to));
         Self {
-            turn: millis(50, 250),
-            fetching: millis(0, 1_500),
-            step: millis(0, 800),
-            crash: 4,
-            down: millis(100, 1_500),
-            cut_off: 9,
-            cut_off_for: millis(1_000, 9_000),
-            long_cut_off: 10,
-            long_cut_off_for: millis(60_000, 140_000),
-            forget: 60,
-            nothing: 80,
-            fail: 220,
-            news: 8,
-            holds: false,
-            hold: millis(200, 1_000),
+            turn_interval: millis(50, 250),
+            download_time: millis(0, 1_500),
+            step_time: millis(0, 800),
+            crash_per_mille: 4,
+            crash_downtime: millis(100, 1_500),
+            outage_per_mille: 9,
+            outage_time: millis(1_000, 9_000),
+            long_outage_per_mille: 10,
+            long_outage_time: millis(60_000, 140_000),
+            journal_loss_per_mille: 60,
+            no_op_per_mille: 80,
+            failure_per_mille: 220,
+            fact_change_per_mille: 8,
+            uses_long_polls: false,
+            long_poll_time: millis(200, 1_000),
         }
     }
 }
 
-/// A simulated node of our own agent.
+/// A simulated node with our own agent.
 #[derive(Debug)]
 pub struct OwnNode {
     clock: NodeClock,
-    chance: Chance,
-    line: Line,
-    habits: Habits,
-    /// What survives a crash.
+    rng: Rng,
+    connection: NodeConnection,
+    habits: OwnHabits,
+    /// Survives a crash.
     journal: Journal,
-    /// What does not.
+    /// Lost in a crash.
     memory: Memory,
     facts: Facts,
     /// Until when no server can be reached, by the true clock.
-    cut_off_until: Option<crate::clock::Time>,
-    /// It finishes what it has and begins nothing more.
+    outage_until: Option<crate::clock::Time>,
+    /// The node finishes its open attempt and begins nothing more.
     is_finishing: bool,
-    /// Attempts that are over, and the one that is open at the end.
+    /// The ended attempts, and at the end also the open one.
     done: Vec<Attempt>,
 }
 
-/// What survives a crash.
+/// Survives a crash.
 #[derive(Debug, Default)]
 struct Journal {
-    entry: Option<Entry>,
-    given: Option<Given>,
-    /// The wish that was last seen through, and when, by the true clock.
-    ended: Option<(String, crate::clock::Time)>,
+    entry: Option<JournalEntry>,
+    offline_grant: Option<OfflineGrant>,
+    /// The target digest that ended last, and when, by the true clock.
+    last_ended: Option<(String, crate::clock::Time)>,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// Digest of the facts that a server has.
-    told: Option<Vec<u8>>,
+    /// The digest of the facts that a server has.
+    reported_facts: Option<Vec<u8>>,
     wants_facts: bool,
     wants_packages: bool,
-    /// The tag of the decision that the node goes by.
-    tag: u64,
-    /// The next poll may let itself be held so long.
-    offered: Duration,
-    /// Whether the last decision left nothing to do.
-    rests: bool,
-    /// Since when the servers have too much to do to answer, by the true clock, and until when none is asked.
-    busy: Option<(crate::clock::Time, crate::clock::Time)>,
+    /// The tag of the node's current decision.
+    decision_tag: u64,
+    /// The maximum duration of the next long poll.
+    max_long_poll: Duration,
+    /// Whether the last decision gave the node nothing to do.
+    is_resting: bool,
+    /// Since when the servers are overloaded, and until when none is called, by the true clock.
+    overloaded: Option<(crate::clock::Time, crate::clock::Time)>,
 }
 
 impl OwnNode {
-    /// A node that has joined.
+    /// A node that has enrolled.
     #[must_use]
-    pub fn new(clock: NodeClock, mut chance: Chance, line: Line, habits: Habits) -> Self {
-        let facts = wire::facts(&mut chance);
+    pub fn new(
+        clock: NodeClock,
+        mut rng: Rng,
+        connection: NodeConnection,
+        habits: OwnHabits,
+    ) -> Self {
+        let facts = wire::facts(&mut rng);
         Self {
             clock,
-            chance,
-            line,
+            rng,
+            connection,
             habits,
             journal: Journal::default(),
             memory: Memory::default(),
             facts,
-            cut_off_until: None,
+            outage_until: None,
             is_finishing: false,
             done: Vec::new(),
         }
     }
 
-    /// The same node on a system that is updated by images, which runs this version of one.
+    /// The same node on a system that is updated by images and runs this version.
     #[must_use]
     pub fn with_image(mut self, profile: &str, image: &str) -> Self {
         self.facts.modules = vec!["image".to_owned()];
@@ -151,26 +157,26 @@ impl OwnNode {
         self
     }
 
-    /// From now on it finishes what it has, tells everything, and begins nothing more.
+    /// From now on the node finishes its attempt, reports everything, and begins nothing more.
     pub fn finish(&mut self) {
         self.is_finishing = true;
-        self.cut_off_until = None;
+        self.outage_until = None;
     }
 
-    /// Whether nothing is open and everything is told.
+    /// Whether no attempt is open and everything is reported.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.journal.entry.is_none()
-            && self.memory.told.as_ref() == Some(&wire::digest(&self.facts))
+            && self.memory.reported_facts.as_ref() == Some(&wire::digest(&self.facts))
     }
 
-    /// What it really did.
+    /// The ground truth of the node.
     #[must_use]
-    pub fn into_truth(mut self) -> OwnTruth {
+    pub fn into_ground_truth(mut self) -> OwnGroundTruth {
         if let Some(entry) = self.journal.entry.take() {
-            self.done.push(entry.into_truth(false));
+            self.done.push(entry.into_ground_truth(false));
         }
-        OwnTruth {
+        OwnGroundTruth {
             attempts: self.done,
             facts_digest: wire::digest(&self.facts),
         }

@@ -1,4 +1,4 @@
-//! The nodes against a server that does what a test says. Their clocks move only when a test moves them.
+//! Simulated nodes against a scripted server. Their clocks move only when a test moves them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,10 +6,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::TestClock;
 use evenkeel_proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use evenkeel_proto::agent::decision::Act;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    Apply, BeginRequest, BeginResponse, Decision, EnrollRequest, EnrollResponse, Fetch, Grant,
-    Granted, Idle, PollRequest, PollResponse, Refused, ReportRequest, ReportResponse, Target,
+    Apply, BeginRequest, BeginResponse, Decision, EnrollRequest, EnrollResponse, Fetch, Granted,
+    Idle, OfflineGrant, PollRequest, PollResponse, Refused, ReportRequest, ReportResponse, Target,
     Window, begin_response,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_server::{MaintmgrService, MaintmgrServiceServer};
@@ -18,68 +18,69 @@ use evenkeel_proto::maintmgr::{
     OsProfileUpdateSource, PlatformUpdateStatusRequest, PlatformUpdateStatusResponse,
     RepeatedSchedule, SingleSchedule, UpdateSchedule, UpdateSource,
 };
-use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::clock::NodeClock;
+use evenkeel_simulator::connection::{Faults, Network, NodeConnection};
 use evenkeel_simulator::eim::{self, EimNode};
-use evenkeel_simulator::line::{Faults, Line, Weather};
+use evenkeel_simulator::ground_truth::StartPermit;
 use evenkeel_simulator::own::{self, OwnNode};
-use evenkeel_simulator::truth::Leave;
+use evenkeel_simulator::rng::Rng;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-#[path = "nodes/holds.rs"]
-mod holds;
 #[path = "nodes/images.rs"]
 mod images;
+#[path = "nodes/long_poll.rs"]
+mod long_poll;
 
 const NOON: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
-/// What the server was told, and what it says.
+/// What the server received, and what it answers.
 #[derive(Debug, Default)]
-struct State {
+struct FakeState {
     is_away: bool,
-    refuses: u32,
+    refusals_left: u32,
     act: Option<Act>,
-    grant: Option<Grant>,
-    /// Names of the calls and what they said, in the order of their arrival.
-    heard: Vec<String>,
+    grant: Option<OfflineGrant>,
+    /// The names of the calls and their content, in order of arrival.
+    calls: Vec<String>,
     window: Option<(u64, u64)>,
     /// Minutes of each hour in which a window of 40 seconds opens.
     minutes: Option<&'static str>,
     image: Option<&'static str>,
-    /// When it wants to be asked again, in milliseconds: it has too much to do.
+    /// The retry hint in milliseconds, if the server is overloaded.
     pushback: Option<u64>,
     /// The tag of its decision.
     tag: u64,
-    /// The tag of each poll, and whether it might be held.
-    holds: Vec<(u64, bool)>,
-    /// The images that failed, by the facts that were told last.
-    bad: Vec<String>,
-    /// The image that an attempt was to replace, the wanted one, and the one that ran in the end, as they were told.
+    /// The tag of each poll, and whether it is a long poll.
+    polls: Vec<(u64, bool)>,
+    /// The failed images in the facts that were reported last.
+    failed_images: Vec<String>,
+    /// For each attempt: the replaced image, the desired one, and the one that ran in the end, as
+    /// reported.
     versions: Vec<[String; 3]>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Puppet(Arc<Mutex<State>>);
+struct FakeServer(Arc<Mutex<FakeState>>);
 
-impl Puppet {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FakeServer {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, what: String) -> Result<MutexGuard<'_, State>, Status> {
+    fn record_call(&self, what: String) -> Result<MutexGuard<'_, FakeState>, Status> {
         let mut state = self.state();
         if state.is_away {
             return Err(Status::unavailable("away"));
         }
-        state.heard.push(what);
+        state.calls.push(what);
         Ok(state)
     }
 
-    fn heard(&self, begins: &str) -> Vec<String> {
+    fn calls_with_prefix(&self, begins: &str) -> Vec<String> {
         let state = self.state();
-        let heard = state.heard.iter().filter(|what| what.starts_with(begins));
+        let heard = state.calls.iter().filter(|what| what.starts_with(begins));
         heard.cloned().collect()
     }
 
@@ -88,38 +89,39 @@ impl Puppet {
             .await
             .expect("a port");
         let address = listener.local_addr().expect("an address");
-        let server = Server::builder()
+        let serve = Server::builder()
             .add_service(AgentServiceServer::new(self.clone()))
             .add_service(MaintmgrServiceServer::new(self.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(server);
+        tasks.spawn(serve);
         tasks.detach_all();
         Endpoint::from_shared(format!("http://{address}"))
             .expect("an address")
             .connect_lazy()
     }
 
-    async fn line(&self, faults: Faults) -> Line {
-        Line::new(vec![self.channel().await], "token", &Weather::new(faults)).expect("a credential")
+    async fn connection(&self, faults: Faults) -> NodeConnection {
+        NodeConnection::new(vec![self.channel().await], "token", &Network::new(faults))
+            .expect("a credential")
     }
 }
 
 #[tonic::async_trait]
-impl AgentService for Puppet {
+impl AgentService for FakeServer {
     async fn enroll(&self, _: Request<EnrollRequest>) -> Result<Response<EnrollResponse>, Status> {
-        Err(Status::unimplemented("nobody joins"))
+        Err(Status::unimplemented("no enrolment"))
     }
 
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
-        let said = request.into_inner();
-        let mut state = self.hear(format!("poll {}", said.attempt.is_some()))?;
+        let message = request.into_inner();
+        let mut state = self.record_call(format!("poll {}", message.attempt.is_some()))?;
         state
-            .holds
-            .push((said.decision_tag, said.may_hold_millis > 0));
-        if let Some(facts) = said.facts.clone() {
+            .polls
+            .push((message.decision_tag, message.long_poll_millis > 0));
+        if let Some(facts) = message.facts.clone() {
             let bad = facts.bad_images.into_iter();
-            state.bad = bad.map(|bad| bad.image_id).collect();
+            state.failed_images = bad.map(|bad| bad.image_id).collect();
         }
         if let Some(again) = state.pushback {
             let mut status = Status::unavailable("too much to do");
@@ -130,30 +132,32 @@ impl AgentService for Puppet {
         }
         let decision = Decision {
             act: state.act.clone(),
-            grant: state.grant.clone(),
+            offline_grant: state.grant.clone(),
             ..Decision::default()
         };
         Ok(Response::new(PollResponse {
-            want_facts: said.facts.is_none() && state.heard.len() < 2,
+            facts_required: message.facts.is_none() && state.calls.len() < 2,
             now: Some(prost_types::Timestamp::default()),
             decision: Some(decision),
             decision_tag: state.tag,
-            hold_millis: 60_000,
+            next_long_poll_millis: 60_000,
             ..PollResponse::default()
         }))
     }
 
     async fn begin(&self, _: Request<BeginRequest>) -> Result<Response<BeginResponse>, Status> {
-        let mut state = self.hear("begin".to_owned())?;
-        let answer = if state.refuses > 0 {
-            state.refuses -= 1;
+        let mut state = self.record_call("begin".to_owned())?;
+        let answer = if state.refusals_left > 0 {
+            state.refusals_left -= 1;
             begin_response::Answer::Refused(Refused::default())
         } else {
             let before = Some(prost_types::Timestamp {
                 seconds: 60,
                 nanos: 0,
             });
-            begin_response::Answer::Granted(Granted { before })
+            begin_response::Answer::Granted(Granted {
+                start_deadline: before,
+            })
         };
         Ok(Response::new(BeginResponse {
             answer: Some(answer),
@@ -168,9 +172,9 @@ impl AgentService for Puppet {
         let events = request.into_inner().events;
         let acknowledged = events.last().map_or(0, |event| event.sequence);
         for event in events {
-            let mut state = self.hear(format!("event {}", event.sequence))?;
-            if let Some(news) = event.news {
-                images::note(&mut state.versions, news);
+            let mut state = self.record_call(format!("event {}", event.sequence))?;
+            if let Some(kind) = event.kind {
+                images::record_images(&mut state.versions, kind);
             }
         }
         Ok(Response::new(ReportResponse {
@@ -181,15 +185,15 @@ impl AgentService for Puppet {
 }
 
 #[tonic::async_trait]
-impl MaintmgrService for Puppet {
+impl MaintmgrService for FakeServer {
     async fn platform_update_status(
         &self,
         request: Request<PlatformUpdateStatusRequest>,
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
-        let said = request.into_inner().update_status.unwrap_or_default();
-        let kind = said.status_type();
-        let state = self.hear(
-            format!("sample {kind:?} {}", said.os_image_id)
+        let update_status = request.into_inner().update_status.unwrap_or_default();
+        let kind = update_status.status_type();
+        let state = self.record_call(
+            format!("sample {kind:?} {}", update_status.os_image_id)
                 .trim()
                 .to_owned(),
         )?;
@@ -230,43 +234,43 @@ impl MaintmgrService for Puppet {
 fn target() -> Target {
     Target {
         digest: "osupdatepolicy-00000001".to_owned(),
-        wish: None,
+        spec: None,
     }
 }
 
-/// A node of our own agent to which nothing happens by chance.
-async fn own_node(puppet: &Puppet, clock: &TestClock, skew: TimeDelta) -> OwnNode {
-    own_node_with(puppet, clock, skew, quiet()).await
+/// A node with our own agent and without random faults.
+async fn own_node(server: &FakeServer, clock: &TestClock, skew: TimeDelta) -> OwnNode {
+    own_node_with(server, clock, skew, without_faults()).await
 }
 
-/// The habits of a node to which nothing happens by chance.
-fn quiet() -> own::Habits {
-    own::Habits {
-        crash: 0,
-        cut_off: 0,
-        nothing: 0,
-        fail: 0,
-        news: 0,
-        ..own::Habits::default()
+/// Habits without random faults.
+fn without_faults() -> own::OwnHabits {
+    own::OwnHabits {
+        crash_per_mille: 0,
+        outage_per_mille: 0,
+        no_op_per_mille: 0,
+        failure_per_mille: 0,
+        fact_change_per_mille: 0,
+        ..own::OwnHabits::default()
     }
 }
 
 async fn own_node_with(
-    puppet: &Puppet,
+    server: &FakeServer,
     clock: &TestClock,
     skew: TimeDelta,
-    habits: own::Habits,
+    habits: own::OwnHabits,
 ) -> OwnNode {
     let clock = NodeClock::new(Arc::new(clock.clone()), skew);
     OwnNode::new(
         clock,
-        Chance::new(1, 1),
-        puppet.line(Faults::default()).await,
+        Rng::new(1, 1),
+        server.connection(Faults::default()).await,
         habits,
     )
 }
 
-async fn turns(node: &mut OwnNode, clock: &TestClock, count: usize) {
+async fn run_turns(node: &mut OwnNode, clock: &TestClock, count: usize) {
     for _ in 0..count {
         clock.advance(TimeDelta::seconds(2));
         node.turn().await;
@@ -276,19 +280,23 @@ async fn turns(node: &mut OwnNode, clock: &TestClock, count: usize) {
 #[tokio::test]
 async fn faults_do_what_they_say() {
     let call = async |faults: Faults| {
-        let puppet = Puppet::default();
-        let line = puppet.line(faults).await;
+        let server = FakeServer::default();
+        let connection = server.connection(faults).await;
         let send = |channel, request| async move {
             evenkeel_proto::agent::agent_service_client::AgentServiceClient::new(channel)
                 .poll(request)
                 .await
         };
-        let answer = line
-            .call(&mut Chance::new(1, 1), PollRequest::default(), send)
+        let answer = connection
+            .call(&mut Rng::new(1, 1), PollRequest::default(), send)
             .await;
-        let at_once = puppet.heard("poll").len();
-        line.weather().calm_down().await;
-        (answer.is_ok(), at_once, puppet.heard("poll").len())
+        let at_once = server.calls_with_prefix("poll").len();
+        connection.network().stop_faults().await;
+        (
+            answer.is_ok(),
+            at_once,
+            server.calls_with_prefix("poll").len(),
+        )
     };
     let none = Faults::default();
     assert_eq!(call(none).await, (true, 1, 1));
@@ -335,95 +343,95 @@ async fn faults_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn our_own_agent_fetches_asks_until_it_may_and_tells_everything_in_order() {
-    let (puppet, clock) = (Puppet::default(), TestClock::new(NOON));
-    let mut node = own_node(&puppet, &clock, TimeDelta::zero()).await;
-    puppet.state().act = Some(Act::Fetch(Fetch {
+async fn our_own_agent_downloads_requests_a_start_and_reports_everything_in_order() {
+    let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
+    let mut node = own_node(&server, &clock, TimeDelta::zero()).await;
+    server.state().act = Some(Act::Fetch(Fetch {
         target: Some(target()),
     }));
-    turns(&mut node, &clock, 4).await;
-    assert_eq!(puppet.heard("event"), ["event 1", "event 2"]);
-    puppet.state().act = Some(Act::Apply(Apply {
+    run_turns(&mut node, &clock, 4).await;
+    assert_eq!(server.calls_with_prefix("event"), ["event 1", "event 2"]);
+    server.state().act = Some(Act::Apply(Apply {
         target: Some(target()),
-        before: None,
+        start_deadline: None,
     }));
-    puppet.state().refuses = 2;
-    turns(&mut node, &clock, 3).await;
-    puppet.state().act = Some(Act::Idle(Idle {}));
-    turns(&mut node, &clock, 8).await;
-    assert_eq!(puppet.heard("begin").len(), 3);
+    server.state().refusals_left = 2;
+    run_turns(&mut node, &clock, 3).await;
+    server.state().act = Some(Act::Idle(Idle {}));
+    run_turns(&mut node, &clock, 8).await;
+    assert_eq!(server.calls_with_prefix("begin").len(), 3);
     assert!(node.is_idle());
-    let truth = node.into_truth();
-    let [attempt] = truth.attempts.as_slice() else {
-        panic!("{truth:#?}");
+    let ground_truth = node.into_ground_truth();
+    let [attempt] = ground_truth.attempts.as_slice() else {
+        panic!("{ground_truth:#?}");
     };
     let last = attempt.events.len();
     assert_eq!(
-        attempt.events.last().map(|told| told.news),
+        attempt.events.last().map(|event| event.name),
         Some("finished")
     );
     assert_eq!(usize::try_from(attempt.acknowledged), Ok(last));
     let all: Vec<_> = (1..=last).map(|number| format!("event {number}")).collect();
-    assert_eq!(puppet.heard("event"), all);
-    assert!(matches!(attempt.leave, Some(Leave::Asked { .. })));
+    assert_eq!(server.calls_with_prefix("event"), all);
+    assert!(matches!(attempt.permit, Some(StartPermit::Online { .. })));
 }
 
 #[tokio::test]
-async fn our_own_agent_begins_unasked_only_in_a_window_by_its_own_clock_and_out_of_reach() {
+async fn our_own_agent_begins_offline_only_in_a_window_by_its_own_clock() {
     for (skew, may_begin) in [(300, true), (0, false), (-300, false)] {
-        let (puppet, clock) = (Puppet::default(), TestClock::new(NOON));
-        let mut node = own_node(&puppet, &clock, TimeDelta::seconds(skew)).await;
-        puppet.state().act = Some(Act::Fetch(Fetch {
+        let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
+        let mut node = own_node(&server, &clock, TimeDelta::seconds(skew)).await;
+        server.state().act = Some(Act::Fetch(Fetch {
             target: Some(target()),
         }));
         let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
-        puppet.state().grant = Some(Grant {
+        server.state().grant = Some(OfflineGrant {
             target_digest: target().digest,
             windows: vec![Window {
                 start: at(300),
                 end: at(400),
             }],
-            expires: at(1_000),
+            expires_at: at(1_000),
         });
-        turns(&mut node, &clock, 5).await;
-        puppet.state().is_away = true;
-        turns(&mut node, &clock, 5).await;
-        let attempts = node.into_truth().attempts;
-        let leave = attempts.first().and_then(|attempt| attempt.leave.clone());
+        run_turns(&mut node, &clock, 5).await;
+        server.state().is_away = true;
+        run_turns(&mut node, &clock, 5).await;
+        let attempts = node.into_ground_truth().attempts;
+        let permit = attempts.first().and_then(|attempt| attempt.permit.clone());
         assert_eq!(
-            matches!(leave, Some(Leave::Ahead { .. })),
+            matches!(permit, Some(StartPermit::Offline { .. })),
             may_begin,
             "{skew} s ahead: {attempts:#?}"
         );
     }
 }
 
-/// A node of the ancestor's to which nothing happens by chance; its updates are over at once.
-async fn eim_node(puppet: &Puppet, clock: &TestClock, skew: TimeDelta) -> EimNode {
+/// An EIM node without random faults; its updates end at once.
+async fn eim_node(server: &FakeServer, clock: &TestClock, skew: TimeDelta) -> EimNode {
     let none = (std::time::Duration::ZERO, std::time::Duration::ZERO);
-    let habits = eim::Habits {
-        fetching: none,
-        working: none,
-        rebooting: none,
-        crash: 0,
-        fail: 0,
-        nothing: 0,
-        stuck: 0,
-        unreadable: 0,
-        ..eim::Habits::default()
+    let habits = eim::EimHabits {
+        download_time: none,
+        update_time: none,
+        reboot_time: none,
+        crash_per_mille: 0,
+        failure_per_mille: 0,
+        no_op_per_mille: 0,
+        stuck_per_mille: 0,
+        unreadable_per_mille: 0,
+        ..eim::EimHabits::default()
     };
     let clock = NodeClock::new(Arc::new(clock.clone()), skew);
-    let line = puppet.line(Faults::default()).await;
+    let connection = server.connection(Faults::default()).await;
     EimNode::new(
         "a1b2c3d4-0000-4000-8000-0000000000ff",
         clock,
-        Chance::new(1, 1),
-        line,
+        Rng::new(1, 1),
+        connection,
     )
-    .living(eim::Pace::BRISK, habits)
+    .with_habits(eim::Pace::FAST, habits)
 }
 
-async fn ticks(node: &mut EimNode, clock: &TestClock, count: usize) {
+async fn run_ticks(node: &mut EimNode, clock: &TestClock, count: usize) {
     for _ in 0..count {
         node.turn().await;
         clock.advance(TimeDelta::seconds(10));
@@ -431,15 +439,15 @@ async fn ticks(node: &mut EimNode, clock: &TestClock, count: usize) {
 }
 
 #[tokio::test]
-async fn the_ancestors_agent_shows_an_end_until_it_was_acknowledged() {
-    let (puppet, clock) = (Puppet::default(), TestClock::new(NOON));
-    let mut node = eim_node(&puppet, &clock, TimeDelta::zero()).await;
-    puppet.state().window = Some((15, 100));
-    ticks(&mut node, &clock, 2).await;
-    puppet.state().is_away = true;
-    ticks(&mut node, &clock, 2).await;
-    puppet.state().is_away = false;
-    ticks(&mut node, &clock, 3).await;
+async fn the_eim_agent_shows_an_end_until_it_was_acknowledged() {
+    let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
+    let mut node = eim_node(&server, &clock, TimeDelta::zero()).await;
+    server.state().window = Some((15, 100));
+    run_ticks(&mut node, &clock, 2).await;
+    server.state().is_away = true;
+    run_ticks(&mut node, &clock, 2).await;
+    server.state().is_away = false;
+    run_ticks(&mut node, &clock, 3).await;
     let all = [
         StatusType::UpToDate,
         StatusType::UpToDate,
@@ -448,22 +456,29 @@ async fn the_ancestors_agent_shows_an_end_until_it_was_acknowledged() {
         StatusType::UpToDate,
     ];
     assert_eq!(
-        puppet.heard("sample"),
+        server.calls_with_prefix("sample"),
         all.map(|kind| format!("sample {kind:?}"))
     );
-    let truth = node.into_truth();
-    assert_eq!(truth.updates.len(), 1, "{truth:#?}");
-    let shown = truth.said.iter().find(|said| said.kind == "updated");
-    assert_eq!(shown.map(|said| said.acknowledged), Some(1));
+    let ground_truth = node.into_ground_truth();
+    assert_eq!(ground_truth.updates.len(), 1, "{ground_truth:#?}");
+    let updated = ground_truth
+        .reports
+        .iter()
+        .find(|report| report.kind == "updated");
+    assert_eq!(updated.map(|report| report.acknowledged), Some(1));
 }
 
 #[tokio::test]
-async fn the_ancestors_agent_begins_by_its_own_clock() {
+async fn the_eim_agent_begins_by_its_own_clock() {
     for (skew, begins) in [(300, 1), (0, 0), (-300, 0)] {
-        let (puppet, clock) = (Puppet::default(), TestClock::new(NOON));
-        let mut node = eim_node(&puppet, &clock, TimeDelta::seconds(skew)).await;
-        puppet.state().window = Some((310, 400));
-        ticks(&mut node, &clock, 4).await;
-        assert_eq!(node.into_truth().updates.len(), begins, "{skew} s ahead");
+        let (server, clock) = (FakeServer::default(), TestClock::new(NOON));
+        let mut node = eim_node(&server, &clock, TimeDelta::seconds(skew)).await;
+        server.state().window = Some((310, 400));
+        run_ticks(&mut node, &clock, 4).await;
+        assert_eq!(
+            node.into_ground_truth().updates.len(),
+            begins,
+            "{skew} s ahead"
+        );
     }
 }

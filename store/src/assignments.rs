@@ -1,42 +1,39 @@
-//! What policies are assigned to, and how fast they may go.
+//! Policy assignments and their limits.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{Level, Limits, Scope};
+use evenkeel_domain::assignment::{Level, Scope, UpdateLimits};
 use evenkeel_domain::id::PolicyId;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryResult, Set};
 
-use crate::brake::{FAILED, count, key};
 use crate::error::StoreError;
-use crate::fields::{Reader, columns};
-use crate::keyed::{self, Keyed};
+use crate::fields::{RowReader, columns};
+use crate::keyed::{self, KeyedEntity};
+use crate::limit_usage::{FAILED_RUNS_SQL, saturating_count, scope_key};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
-use crate::rows::{host, instance, named, region, site};
-use crate::tx::{self, Tx, execute, one};
+use crate::rows::{host, instance, or_corrupt, region, site};
+use crate::tx::{self, Tx, execute, query_one};
 
-const WHAT: &str = "assignment";
+const RESOURCE: &str = "assignment";
 
-/// A policy that is assigned to something.
+/// A policy assigned to a scope, its limits and how far they are used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// To what.
     pub scope: Scope,
-    /// Which.
     pub policy: PolicyId,
-    /// How fast it may go.
-    pub limits: Limits,
-    /// Since when failures count: when it was last written, or resumed.
+    pub limits: UpdateLimits,
+    /// Failures count from this time: when the assignment was last written or resumed.
     pub since: Time,
-    /// Slots that are held.
-    pub held: u32,
-    /// Runs that failed since then.
+    /// Slots in use.
+    pub held_slots: u32,
+    /// Runs that failed at or after `since`.
     pub failures: u32,
-    /// Who let it go on last, since its policy was assigned.
+    /// Last resumption since the policy was assigned.
     pub resumption: Option<Resumption>,
 }
 
 impl Assignment {
-    /// Whether nothing is started any more after too many failures.
+    /// Whether too many failures have stopped the assignment, so that no further update starts.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
         self.limits
@@ -45,53 +42,47 @@ impl Assignment {
     }
 }
 
-/// That somebody let an assignment go on that had stopped after failures.
+/// Who resumed an assignment that had stopped after failures, when and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumption {
-    /// When.
     pub at: Time,
-    /// Who.
     pub by: String,
-    /// Why, for people.
     pub reason: String,
 }
 
-/// What is assigned to something, without how far its limits are used up.
+/// An assignment without the use of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
-    /// To what.
+pub(crate) struct AssignmentSpec {
     pub scope: Scope,
-    /// Which policy.
     pub policy: PolicyId,
-    /// How fast it may go.
-    pub limits: Limits,
+    pub limits: UpdateLimits,
 }
 
-impl TryFrom<Model> for Given {
+impl TryFrom<Model> for AssignmentSpec {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         Ok(Self {
-            scope: scope_of(&row.target_kind, row.target_id)?,
+            scope: scope_from_columns(&row.target_kind, row.target_id)?,
             policy: PolicyId::from_bits(row.policy_id.cast_unsigned()),
-            limits: limits(&row),
+            limits: limits_from_row(&row),
         })
     }
 }
 
-/// Assigns a policy, in place of the one that was assigned to the same. Failures count from now.
+/// Assigns a policy to a scope and replaces its previous assignment. Failures count from `now`.
 ///
 /// # Errors
-/// There is no such policy, or nothing that it could be assigned to, in the project.
+/// The project has no such policy or no such scope.
 pub async fn set(
     tx: &Tx,
     scope: Scope,
     policy: PolicyId,
-    limits: Limits,
+    limits: UpdateLimits,
     now: Time,
 ) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
-    there_is(tx, scope).await?;
+    tx.lock_for_change().await?;
+    ensure_scope_exists(tx, scope).await?;
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         target_kind: Set(scope.level().name().to_owned()),
@@ -122,72 +113,69 @@ pub async fn set(
     Ok(())
 }
 
-/// The column has 31 bits, and so has every limit that was read ([`Limits::MAX`]): nothing is cut.
+/// Limits have at most 31 bits ([`Limits::MAX`]), so the column type loses nothing.
 fn in_column(limit: u32) -> i32 {
     i32::try_from(limit).unwrap_or(i32::MAX)
 }
 
-async fn there_is(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
+async fn ensure_scope_exists(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
     let bits = scope.bits();
-    let (found, what) = match scope {
+    let (exists, what) = match scope {
         Scope::Instance(_) => (
             keyed::exists::<instance::Entity>(tx, bits).await?,
-            instance::Entity::WHAT,
+            instance::Entity::RESOURCE,
         ),
         Scope::Host(_) => (
             keyed::exists::<host::Entity>(tx, bits).await?,
-            host::Entity::WHAT,
+            host::Entity::RESOURCE,
         ),
         Scope::Site(_) => (
             keyed::exists::<site::Entity>(tx, bits).await?,
-            site::Entity::WHAT,
+            site::Entity::RESOURCE,
         ),
         Scope::Region(_) => (
             keyed::exists::<region::Entity>(tx, bits).await?,
-            region::Entity::WHAT,
+            region::Entity::RESOURCE,
         ),
         Scope::Project => return Ok(()),
     };
-    if found {
+    if exists {
         Ok(())
     } else {
         Err(StoreError::NotFound { what })
     }
 }
 
-/// Takes back what was assigned; nothing if nothing was.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Removes the assignment of a scope, if there is one.
 pub async fn clear(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
-    let delete = tx.remove::<Entity>().filter(is(scope));
+    tx.lock_for_change().await?;
+    let delete = tx.remove::<Entity>().filter(scope_condition(scope));
     delete.exec(tx.conn()).await?;
     Ok(())
 }
 
-/// Assigns a policy, and leaves the limits of what was assigned to the same as they are. The same policy once more
+/// Assigns a policy and keeps the limits of an existing assignment. Assigning the same policy again
 /// changes nothing.
 ///
 /// # Errors
-/// There is no such policy, or nothing that it could be assigned to, in the project.
+/// The project has no such policy or no such scope.
 pub async fn assign(tx: &Tx, scope: Scope, policy: PolicyId, now: Time) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let limits = match find(tx, scope, now).await {
-        Ok(found) if found.policy == policy => return Ok(()),
-        Ok(found) => found.limits,
-        Err(StoreError::NotFound { .. }) => Limits::default(),
+        Ok(current) if current.policy == policy => return Ok(()),
+        Ok(current) => current.limits,
+        Err(StoreError::NotFound { .. }) => UpdateLimits::default(),
         Err(error) => return Err(error),
     };
     set(tx, scope, policy, limits, now).await
 }
 
-/// Changes how fast an assignment may go. Its policy stays, and what has failed.
+/// Changes the limits of an assignment. Its policy and its failure count stay.
 ///
 /// # Errors
-/// Nothing is assigned there.
-pub async fn limit(tx: &Tx, scope: Scope, limits: Limits) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+/// The scope has no assignment.
+pub async fn set_limits(tx: &Tx, scope: Scope, limits: UpdateLimits) -> Result<(), StoreError> {
+    tx.lock_for_change().await?;
     let change = tx
         .change::<Entity>()
         .col_expr(
@@ -198,29 +186,30 @@ pub async fn limit(tx: &Tx, scope: Scope, limits: Limits) -> Result<(), StoreErr
             Column::StopAfterFailures,
             Expr::value(limits.stop_after_failures.map(in_column)),
         )
-        .filter(is(scope));
+        .filter(scope_condition(scope));
     match change.exec(tx.conn()).await?.rows_affected {
-        0 => Err(StoreError::NotFound { what: WHAT }),
+        0 => Err(StoreError::NotFound { what: RESOURCE }),
         _ => Ok(()),
     }
 }
 
-/// Lets an assignment that stopped after failures go on: what failed so far counts no more, by whichever server's clock it
-/// ended. One that has not stopped stays as it is, so that to ask twice forgets no failure.
+/// Resumes an assignment that stopped after failures. Earlier failures no longer count, whichever
+/// server's clock stamped them. An assignment that has not stopped stays unchanged, so a repeated
+/// request does not reset the failure count.
 ///
 /// # Errors
-/// Nothing is assigned there.
+/// The scope has no assignment.
 pub async fn resume(tx: &Tx, scope: Scope, resumption: &Resumption) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     if !find(tx, scope, resumption.at).await?.has_stopped() {
         return Ok(());
     }
     let sql = format!(
-        "UPDATE assignments a SET since_at = greatest($4, (SELECT max(r.ended_at) + interval '1 microsecond' {FAILED})), \
+        "UPDATE assignments a SET since_at = greatest($4, (SELECT max(r.ended_at) + interval '1 microsecond' {FAILED_RUNS_SQL})), \
          resumed_at = $4, resumed_by = $5, resume_reason = $6 \
          WHERE a.tenant_id = $1 AND a.target_kind = $2 AND a.target_id = $3"
     );
-    let [tenant, kind, id] = key(tx, scope);
+    let [tenant, kind, id] = scope_key(tx, scope);
     let values = [
         tenant,
         kind,
@@ -232,61 +221,59 @@ pub async fn resume(tx: &Tx, scope: Scope, resumption: &Resumption) -> Result<()
     execute(tx.conn(), sql, values).await.map(drop)
 }
 
-/// What is assigned to one thing.
+/// The assignment of a scope.
 ///
 /// # Errors
-/// Nothing is.
+/// The scope has no assignment.
 pub async fn find(tx: &Tx, scope: Scope, now: Time) -> Result<Assignment, StoreError> {
     let sql = format!(
         "SELECT {} WHERE a.tenant_id = $2 AND a.target_kind = $3 AND a.target_id = $4",
-        counted()
+        select_with_usage()
     );
-    let [tenant, kind, id] = key(tx, scope);
+    let [tenant, kind, id] = scope_key(tx, scope);
     let values = [now.into(), tenant, kind, id];
-    let row = one(tx.conn(), sql, values).await?;
-    assignment(&row.ok_or(StoreError::NotFound { what: WHAT })?)
+    let row = query_one(tx.conn(), sql, values).await?;
+    assignment_from_row(&row.ok_or(StoreError::NotFound { what: RESOURCE })?)
 }
 
-/// All that is assigned: to sites, to regions and to the project first.
-///
-/// # Errors
-/// The database cannot be reached.
+/// All assignments: those of sites, regions and the project first.
 pub async fn all(tx: &Tx, now: Time) -> Result<Vec<Assignment>, StoreError> {
     let sql = format!(
         "SELECT {} WHERE a.tenant_id = $2 ORDER BY a.target_kind DESC, a.target_id DESC",
-        counted()
+        select_with_usage()
     );
     let values = [now.into(), tx.tenant().uuid().into()];
-    let rows = tx::all(tx.conn(), sql, values).await?;
-    rows.iter().map(assignment).collect()
+    let rows = tx::query_all(tx.conn(), sql, values).await?;
+    rows.iter().map(assignment_from_row).collect()
 }
 
-/// The columns of an assignment and how far its limits are used up, and whence. The first parameter is the time.
-fn counted() -> String {
+/// The columns of an assignment with the use of its limits, and the `FROM` clause. `$1` is the
+/// current time.
+fn select_with_usage() -> String {
     format!(
         "{}, (SELECT count(*) FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
          AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $1)), \
-         (SELECT count(*) {FAILED}) FROM assignments a",
+         (SELECT count(*) {FAILED_RUNS_SQL}) FROM assignments a",
         columns::<Model>("a")
     )
 }
 
-fn assignment(row: &QueryResult) -> Result<Assignment, StoreError> {
-    let mut row = Reader::new(row);
+fn assignment_from_row(row: &QueryResult) -> Result<Assignment, StoreError> {
+    let mut row = RowReader::new(row);
     let model: Model = row.fields()?;
-    let [held, failures] = [count(row.take()?), count(row.take()?)];
+    let [held_slots, failures] = [saturating_count(row.take()?), saturating_count(row.take()?)];
     Ok(Assignment {
-        scope: scope_of(&model.target_kind, model.target_id)?,
+        scope: scope_from_columns(&model.target_kind, model.target_id)?,
         policy: PolicyId::from_bits(model.policy_id.cast_unsigned()),
-        limits: limits(&model),
+        limits: limits_from_row(&model),
         since: model.since_at,
-        held,
+        held_slots,
         failures,
-        resumption: resumption(model),
+        resumption: resumption_from_row(model),
     })
 }
 
-fn resumption(row: Model) -> Option<Resumption> {
+fn resumption_from_row(row: Model) -> Option<Resumption> {
     Some(Resumption {
         at: row.resumed_at?,
         by: row.resumed_by?,
@@ -294,20 +281,20 @@ fn resumption(row: Model) -> Option<Resumption> {
     })
 }
 
-/// What a row is about, by its columns.
-pub(crate) fn scope_of(kind: &str, id: i32) -> Result<Scope, StoreError> {
-    let level = named(Level::from_name(kind), "assignments", id, "target_kind")?;
+/// The scope that the columns of a row name.
+pub(crate) fn scope_from_columns(kind: &str, id: i32) -> Result<Scope, StoreError> {
+    let level = or_corrupt(Level::from_name(kind), "assignments", id, "target_kind")?;
     Ok(Scope::from_bits(level, id.cast_unsigned()))
 }
 
-fn limits(row: &Model) -> Limits {
-    Limits {
+fn limits_from_row(row: &Model) -> UpdateLimits {
+    UpdateLimits {
         max_concurrent: row.max_concurrent.map(i32::cast_unsigned),
         stop_after_failures: row.stop_after_failures.map(i32::cast_unsigned),
     }
 }
 
-fn is(scope: Scope) -> Condition {
+fn scope_condition(scope: Scope) -> Condition {
     Condition::all()
         .add(Column::TargetKind.eq(scope.level().name()))
         .add(Column::TargetId.eq(scope.bits().cast_signed()))

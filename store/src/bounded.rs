@@ -1,5 +1,5 @@
-//! Bounded waits for the database. The database itself ends what takes too long; but a machine that is gone and a line that
-//! was cut say nothing, and nobody else would end the wait.
+//! Database calls with a timeout. The database ends slow statements itself, but a crashed machine
+//! or a cut connection sends nothing, so the client needs a timeout of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,105 +13,106 @@ use sea_orm::{
 
 use crate::error::StoreError;
 
-/// Waits for an answer of the database. One that does not come counts as a database that is away.
-pub(crate) async fn within<T>(
-    patience: Duration,
+/// Waits for an answer of the database. A timeout counts as a lost connection.
+pub(crate) async fn with_timeout<T>(
+    timeout: Duration,
     answer: impl Future<Output = Result<T, DbErr>>,
 ) -> Result<T, DbErr> {
     let silent = |_| {
-        let text = format!("the database has said nothing for {patience:?}");
+        let text = format!("the database has not answered for {timeout:?}");
         DbErr::Conn(RuntimeErr::Internal(text))
     };
-    tokio::time::timeout(patience, answer)
+    tokio::time::timeout(timeout, answer)
         .await
         .map_err(silent)?
 }
 
-/// A transaction that waits for each of its answers for a bounded time. After one that did not come it is of no use.
+/// A transaction with a timeout for each statement. After a timeout it is unusable.
 #[derive(Debug)]
-pub(crate) struct Bounded {
-    open: DatabaseTransaction,
+pub(crate) struct BoundedTransaction {
+    transaction: DatabaseTransaction,
     /// In milliseconds.
-    patience: AtomicU64,
-    /// Whether a statement failed: then Postgres rolls back whatever it is told, and calls a commit good.
-    spoilt: AtomicBool,
+    timeout: AtomicU64,
+    /// Whether a statement failed. Postgres then turns a commit into a rollback and reports
+    /// success.
+    has_failed: AtomicBool,
 }
 
-impl Bounded {
-    pub(crate) fn new(open: DatabaseTransaction, patience: Duration) -> Self {
+impl BoundedTransaction {
+    pub(crate) fn new(open: DatabaseTransaction, timeout: Duration) -> Self {
         let bounded = Self {
-            open,
-            patience: AtomicU64::default(),
-            spoilt: AtomicBool::default(),
+            transaction: open,
+            timeout: AtomicU64::default(),
+            has_failed: AtomicBool::default(),
         };
-        bounded.wait_for(patience);
+        bounded.set_timeout(timeout);
         bounded
     }
 
-    /// Waits longer from here on: the database was told to take its time.
-    pub(crate) fn wait_for(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.patience.store(millis, Ordering::Relaxed);
+    /// Changes the timeout, for example after the statement timeout of the transaction was raised.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.timeout.store(millis, Ordering::Relaxed);
     }
 
     pub(crate) async fn commit(self) -> Result<(), DbErr> {
-        if self.spoilt.load(Ordering::Relaxed) {
+        if self.has_failed.load(Ordering::Relaxed) {
             let text = "a statement of the transaction failed, so there is nothing to commit";
             return Err(DbErr::Custom(text.to_owned()));
         }
-        within(self.patience(), self.open.commit()).await
+        with_timeout(self.timeout(), self.transaction.commit()).await
     }
 
-    /// What each row of an answer says. It is read as soon as it is there: while the database is still at the next ones.
-    pub(crate) async fn each<T>(
+    /// Reads the rows of a result as they arrive, while the database still produces the next ones.
+    pub(crate) async fn query_map<T>(
         &self,
         stmt: Statement,
         read: impl Fn(&QueryResult) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        let reading = async {
-            let mut rows = self.open.stream_raw(stmt).await?;
-            let mut found = Vec::new();
+        let rows_read = async {
+            let mut rows = self.transaction.stream_raw(stmt).await?;
+            let mut results = Vec::new();
             while let Some(row) = rows.try_next().await? {
-                found.push(read(&row));
+                results.push(read(&row));
             }
-            Ok(found)
+            Ok(results)
         };
-        self.answer(reading).await?.into_iter().collect()
+        self.run(rows_read).await?.into_iter().collect()
     }
 
     /// Waits for the answer to a statement.
-    async fn answer<T>(&self, answer: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
-        let answered = within(self.patience(), answer).await;
+    async fn run<T>(&self, answer: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
+        let answered = with_timeout(self.timeout(), answer).await;
         if answered.is_err() {
-            self.spoilt.store(true, Ordering::Relaxed);
+            self.has_failed.store(true, Ordering::Relaxed);
         }
         answered
     }
 
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
     }
 }
 
 #[async_trait]
-impl ConnectionTrait for Bounded {
+impl ConnectionTrait for BoundedTransaction {
     fn get_database_backend(&self) -> DbBackend {
-        ConnectionTrait::get_database_backend(&self.open)
+        ConnectionTrait::get_database_backend(&self.transaction)
     }
 
     async fn execute_raw(&self, stmt: Statement) -> Result<ExecResult, DbErr> {
-        self.answer(self.open.execute_raw(stmt)).await
+        self.run(self.transaction.execute_raw(stmt)).await
     }
 
     async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
-        self.answer(self.open.execute_unprepared(sql)).await
+        self.run(self.transaction.execute_unprepared(sql)).await
     }
 
     async fn query_one_raw(&self, stmt: Statement) -> Result<Option<QueryResult>, DbErr> {
-        self.answer(self.open.query_one_raw(stmt)).await
+        self.run(self.transaction.query_one_raw(stmt)).await
     }
 
     async fn query_all_raw(&self, stmt: Statement) -> Result<Vec<QueryResult>, DbErr> {
-        self.answer(self.open.query_all_raw(stmt)).await
+        self.run(self.transaction.query_all_raw(stmt)).await
     }
 }

@@ -1,23 +1,21 @@
-//! What a node belongs to, from its instance up to its project.
+//! The scopes that contain a node, from its instance up to its project.
 
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::{HostId, InstanceId, RegionId, SiteId};
 
-/// What a node belongs to.
+/// The scopes that contain a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
-    /// Its instance.
+pub struct ScopeChain {
     pub instance: InstanceId,
-    /// Its host.
     pub host: HostId,
-    /// The site where the host stands.
+    /// The site of the host.
     pub site: Option<SiteId>,
-    /// The region of the site and those that this lies in, nearest first.
+    /// The region of the site and its parent regions, nearest first.
     pub regions: Vec<RegionId>,
 }
 
-impl Chain {
-    /// All of it, nearest first.
+impl ScopeChain {
+    /// All scopes, nearest first.
     #[must_use]
     pub fn scopes(&self) -> Vec<Scope> {
         let mut scopes = vec![Scope::Instance(self.instance), Scope::Host(self.host)];

@@ -10,26 +10,27 @@ use crate::tx::Tx;
 
 /// One change of one resource.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// When it was made.
+pub struct ResourceChange {
     pub at: Time,
     /// `insert`, `update` or `delete`.
     pub operation: String,
-    /// Who made it; none if the program did by itself.
+    /// Who made the change; none for changes that the server makes on its own.
     pub actor: Option<String>,
-    /// The request that it came with.
+    /// Id of the request that made the change.
     pub request_id: Option<String>,
-    /// The row before, if somebody made the change.
+    /// The row before the change; only if the change has an actor.
     pub before: Option<Value>,
-    /// The row after, if somebody made the change.
+    /// The row after the change; only if the change has an actor.
     pub after: Option<Value>,
 }
 
-/// The changes of one resource, oldest first. Kinds are those of the migrations, such as `host` or `policy`.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn of(tx: &Tx, kind: &str, id: u32) -> Result<Vec<Change>, StoreError> {
+/// The changes of one resource, oldest first. `kind` is the name in the migrations, such as `host`
+/// or `policy`.
+pub async fn list_for_resource(
+    tx: &Tx,
+    kind: &str,
+    id: u32,
+) -> Result<Vec<ResourceChange>, StoreError> {
     let rows = tx
         .scope::<Entity>()
         .filter(Column::Kind.eq(kind))
@@ -37,7 +38,7 @@ pub async fn of(tx: &Tx, kind: &str, id: u32) -> Result<Vec<Change>, StoreError>
         .order_by_asc(Column::Seq)
         .all(tx.conn())
         .await?;
-    let change = |row: crate::rows::change::Model| Change {
+    let change = |row: crate::rows::change::Model| ResourceChange {
         at: row.at,
         operation: row.operation,
         actor: row.actor,

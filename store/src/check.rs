@@ -1,102 +1,101 @@
-//! Whether the database is one that the program can work with.
+//! Checks whether the program can use the database.
 
 #[cfg(feature = "testing")]
 use sea_orm::ConnectionTrait;
 use sea_orm::TransactionTrait as _;
 
-use crate::bounded::{Bounded, within};
+use crate::bounded::{BoundedTransaction, with_timeout};
 use crate::error::StoreError;
 use crate::pool::Store;
-use crate::tx::{all, one};
+use crate::tx::{query_all, query_one};
 
-/// Why the program refuses to work with a database. The text says how to mend it.
+/// Why the program refuses to use a database. The message says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
-    /// Too old a server.
+pub enum IncompatibleDatabase {
+    /// The server is too old.
     #[error("the database server is Postgres {found}, and 15 or newer is needed")]
-    TooOld {
-        /// Its version, as it says it.
+    ServerTooOld {
+        /// The version as the server reports it.
         found: String,
     },
-    /// Row-level security would not bind the role.
+    /// Row-level security would not apply to the role.
     #[error(
-        "the database role {role:?} is a superuser or has BYPASSRLS, so row-level security would not bind it; mend it with\n  \
+        "the database role {role:?} is a superuser or has BYPASSRLS, so row-level security would not apply to it; fix it with\n  \
          ALTER ROLE \"{role}\" NOSUPERUSER NOBYPASSRLS;\nor use a role made with\n  \
          CREATE ROLE evenkeel LOGIN NOSUPERUSER NOBYPASSRLS; CREATE DATABASE evenkeel OWNER evenkeel;"
     )]
-    Unbound {
-        /// The role.
-        role: String,
-    },
-    /// A newer program was here.
+    RoleBypassesRls { role: String },
+    /// A newer version of the program has migrated the schema.
     #[error(
         "the database schema is newer than this program: it has the step {step}, which this program does not know; install a newer evenkeeld"
     )]
     SchemaNewer {
-        /// The first step that is not known.
+        /// The first unknown migration.
         step: String,
     },
-    /// Who reads the change log has to know which transactions are those of other databases.
+    /// The role cannot see the open transactions of other databases, which the reader of the change
+    /// log needs.
     #[error(
-        "the database role {role:?} does not see in pg_stat_activity which transactions others have open, and the change log cannot be \
-         followed without; mend it as a superuser, in the same database, with\n  \
+        "the database role {role:?} cannot see the open transactions of other roles in pg_stat_activity, and the change log cannot be \
+         followed without them; fix it as a superuser, in the same database, with\n  \
          GRANT SELECT ON pg_catalog.pg_stat_activity TO \"{role}\";"
     )]
-    BlindReader {
-        /// The role.
-        role: String,
-    },
+    ActivityNotVisible { role: String },
 }
 
-/// How the schema stands to the program.
+/// State of the schema, compared with what the program needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schema {
-    /// As the program needs it.
+pub enum SchemaState {
+    /// Up to date.
     Current,
-    /// Steps are missing; [`Store::migrate`] runs them.
-    Older,
+    /// Migrations are missing; [`Store::migrate`] runs them.
+    Outdated,
 }
 
 impl Store {
-    /// Whether the program can work with this database, and whether the schema must be brought up to date first.
+    /// Checks whether the program can use this database, and whether the schema must be migrated
+    /// first.
     ///
     /// # Errors
-    /// The database cannot be reached. The inner error says why the program must refuse it.
-    pub async fn check(&self) -> Result<Result<Schema, Misfit>, StoreError> {
+    /// Outer error: the database cannot be reached. Inner error: why the program refuses the
+    /// database.
+    pub async fn check(&self) -> Result<Result<SchemaState, IncompatibleDatabase>, StoreError> {
         let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_version'), \
                    current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL \
                    FROM pg_roles WHERE rolname = current_user";
-        let tx = within(self.patience, self.db.begin()).await?;
-        let tx = Bounded::new(tx, self.patience);
-        let Some(row) = one(&tx, sql, []).await? else {
-            return Ok(Err(Misfit::Unbound {
+        let tx = with_timeout(self.answer_timeout, self.db.begin()).await?;
+        let tx = BoundedTransaction::new(tx, self.answer_timeout);
+        let Some(row) = query_one(&tx, sql, []).await? else {
+            return Ok(Err(IncompatibleDatabase::RoleBypassesRls {
                 role: "?".to_owned(),
             }));
         };
         let (number, version): (i32, String) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
         if number < 150_000 {
-            return Ok(Err(Misfit::TooOld { found: version }));
+            return Ok(Err(IncompatibleDatabase::ServerTooOld { found: version }));
         }
         if row.try_get_by_index::<bool>(3)? {
             let role = row.try_get_by_index(2)?;
-            return Ok(Err(Misfit::Unbound { role }));
+            return Ok(Err(IncompatibleDatabase::RoleBypassesRls { role }));
         }
         if !row.try_get_by_index::<bool>(4)? {
-            return Ok(Ok(Schema::Older));
+            return Ok(Ok(SchemaState::Outdated));
         }
         compare_schema(&tx).await
     }
 
-    /// Runs one statement for a test or a tool; never for a service.
+    /// Runs one statement, for tests and tools only.
     #[cfg(feature = "testing")]
-    pub async fn unprepared(&self, sql: &str) -> Result<(), StoreError> {
+    pub async fn execute_unprepared(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.db.execute_unprepared(sql).await.map(drop)?)
     }
 }
 
-/// Compares the steps that were made with those that the program knows.
-async fn compare_schema(tx: &Bounded) -> Result<Result<Schema, Misfit>, StoreError> {
-    let rows = all(
+/// Compares the applied migrations with those that the program knows.
+async fn compare_schema(
+    tx: &BoundedTransaction,
+) -> Result<Result<SchemaState, IncompatibleDatabase>, StoreError> {
+    let rows = query_all(
         tx,
         "SELECT version FROM seaql_migrations ORDER BY version",
         [],
@@ -106,16 +105,21 @@ async fn compare_schema(tx: &Bounded) -> Result<Result<Schema, Misfit>, StoreErr
     for row in rows {
         done.push(row.try_get_by_index::<String>(0)?);
     }
-    let known: Vec<&str> = evenkeel_migrations::names().collect();
-    if let Some(step) = done.iter().find(|step| !known.contains(&step.as_str())) {
-        return Ok(Err(Misfit::SchemaNewer { step: step.clone() }));
+    let known_steps: Vec<&str> = evenkeel_migrations::step_names().collect();
+    if let Some(step) = done
+        .iter()
+        .find(|step| !known_steps.contains(&step.as_str()))
+    {
+        return Ok(Err(IncompatibleDatabase::SchemaNewer {
+            step: step.clone(),
+        }));
     }
-    let current = known
+    let current = known_steps
         .iter()
         .all(|step| done.iter().any(|done| done == step));
     Ok(Ok(if current {
-        Schema::Current
+        SchemaState::Current
     } else {
-        Schema::Older
+        SchemaState::Outdated
     }))
 }

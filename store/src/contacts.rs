@@ -1,4 +1,4 @@
-//! When nodes were last heard: written in batches, and not part of the change log.
+//! When nodes last made contact: written in batches, and not part of the change log.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::InstanceId;
@@ -8,28 +8,23 @@ use sea_orm::sea_query::ArrayType;
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::tx::{FleetTx, Tx, execute, one};
+use crate::tx::{FleetTx, Tx, execute, query_one};
 
-/// A word of a node.
+/// A contact of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Contact {
-    /// Its project.
     pub tenant: TenantId,
-    /// Its instance.
     pub instance: InstanceId,
-    /// When it was heard.
     pub at: Time,
-    /// Until when it is not silent, whatever is not heard of it; none if it goes by when it was heard.
+    /// Until this time the node does not count as silent; without it, only `at` decides.
     pub due: Option<Time>,
 }
 
-/// Notes when nodes were heard, in one statement. An older word never replaces a newer one, and of two at the same instant
-/// that counts which lasts longer; a node that is gone is left out. One node stands in a batch once.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn heard(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u64, StoreError> {
-    // In one order, or two batches would wait for each other.
+/// Records contacts in one statement. An older contact never replaces a newer one; of two at the
+/// same time, the one with the later `due` wins. Deleted nodes are skipped. A batch must not
+/// contain a node twice.
+pub async fn record_contacts(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u64, StoreError> {
+    // Sorted: two batches in different orders could deadlock.
     batch.sort_unstable();
     let tenants = batch.iter().map(|contact| contact.tenant.uuid());
     let instances = batch.iter().map(|contact| contact.instance);
@@ -37,9 +32,9 @@ pub async fn heard(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u64, StoreEr
     let values = [
         tenants.collect::<Vec<Uuid>>().into(),
         instances.collect::<Vec<i32>>().into(),
-        times(batch.iter().map(|contact| contact.at)),
-        // An array has no gaps, so nothing is due when it was heard.
-        times(
+        time_array(batch.iter().map(|contact| contact.at)),
+        // The array has no nulls, so a missing `due` is sent as the time of contact.
+        time_array(
             batch
                 .iter()
                 .map(|contact| contact.due.unwrap_or(contact.at)),
@@ -57,22 +52,19 @@ pub async fn heard(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u64, StoreEr
     execute(tx.conn(), sql, values).await
 }
 
-fn times(all: impl Iterator<Item = Time>) -> Value {
+fn time_array(all: impl Iterator<Item = Time>) -> Value {
     let all = all.map(Value::from).collect();
     Value::Array(ArrayType::ChronoDateTimeUtc, Some(Box::new(all)))
 }
 
-/// When a node was last heard.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn last(tx: &Tx, instance: InstanceId) -> Result<Option<Time>, StoreError> {
+/// When a node last made contact.
+pub async fn last_contact(tx: &Tx, instance: InstanceId) -> Result<Option<Time>, StoreError> {
     let sql = "SELECT heard_at FROM last_contacts WHERE tenant_id = $1 AND instance_id = $2";
     let key = [
         tx.tenant().uuid().into(),
         instance.bits().cast_signed().into(),
     ];
-    match one(tx.conn(), sql, key).await? {
+    match query_one(tx.conn(), sql, key).await? {
         Some(row) => Ok(Some(row.try_get_by_index(0)?)),
         None => Ok(None),
     }

@@ -1,4 +1,4 @@
-//! Configuration of first starts.
+//! Configurations for the first start of instances.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::custom_config::{CustomConfig, CustomConfigSpec};
@@ -10,10 +10,10 @@ use crate::rows::custom_config::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 
-/// Makes configuration of a first start.
+/// Creates a configuration for the first start.
 ///
 /// # Errors
-/// The name is taken.
+/// The name already exists.
 pub async fn create(
     tx: &Tx,
     spec: &CustomConfigSpec,
@@ -35,23 +35,20 @@ pub async fn create(
 /// The configuration with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: CustomConfigId) -> Result<CustomConfig, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// Those with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The configurations with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[CustomConfigId]) -> Result<Vec<CustomConfig>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Removes configuration of a first start.
+/// Deletes a configuration for the first start.
 ///
 /// # Errors
-/// There is none in the project, or an instance was made with it.
+/// It does not exist in the project, or an instance refers to it.
 pub async fn delete(tx: &Tx, id: CustomConfigId) -> Result<(), StoreError> {
     keyed::delete::<Entity>(tx, id.bits()).await
 }

@@ -1,17 +1,19 @@
-//! What a decision is made from, read in one transaction. The poll, the begin and the explanation read the same.
+//! Loads the input of decisions in one transaction. Polls, starts and explanations read the same
+//! input.
 
-mod own;
-mod scheduled;
-mod shared;
-mod together;
+mod input_builder;
+mod node_inputs;
+mod project_inputs;
+mod schedule_set;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{Assigned, Brake, Scope};
+use evenkeel_domain::assignment::{AssignedPolicy, LimitUsage, Scope};
 use evenkeel_domain::decide::{
-    Act, Decision, KnownBad, LastEnd, NodeFacts, Protocol, Wanted, decide, steady_until,
+    Act, AgentProtocol, Decision, LastRun, NodeFacts, QuarantinedImage, UpdateIntent, decide,
+    steady_until,
 };
-use evenkeel_domain::eim::{self, Asked, Delivered};
+use evenkeel_domain::eim::{self, AnswerInput, DeliveryState};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::instance::Instance;
@@ -19,27 +21,27 @@ use evenkeel_domain::run::{CancelCause, OpenRun, UpdateRun};
 use sea_orm::QueryResult;
 use serde::de::DeserializeOwned;
 
-use crate::brake::{self, Counted};
-use crate::chain::Chain;
+use crate::chain::ScopeChain;
 use crate::error::StoreError;
-use crate::keyed::Keyed;
-use crate::nodes::{Brief, NodeState};
-use crate::rows::{Kept, instance, named};
+use crate::keyed::KeyedEntity;
+use crate::limit_usage::{self, LimitUsageByScope};
+use crate::nodes::{NodeBrief, NodeState};
+use crate::rows::{JsonColumn, instance, or_corrupt};
 use crate::tx::Tx;
-use own::{Own, own};
-use shared::Shared;
-use together::Together;
+use input_builder::DecisionInputBuilder;
+use node_inputs::{NodeInputs, load_node_inputs};
+use project_inputs::ProjectInputs;
 
 /// Server-wide settings that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Horizon {
-    /// How long before its window a node may fetch.
+pub struct PlanningLimits {
+    /// How long before its window a node may download.
     pub fetch_ahead: TimeDelta,
-    /// How long a window of an open-ended schedule is.
+    /// Length of a window of an open-ended schedule.
     pub max_window: TimeDelta,
 }
 
-impl Default for Horizon {
+impl Default for PlanningLimits {
     fn default() -> Self {
         Self {
             fetch_ahead: TimeDelta::hours(6),
@@ -48,51 +50,49 @@ impl Default for Horizon {
     }
 }
 
-/// At which instant, and what for.
+/// The time of a reading, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// To tell. What is counted may change at once.
-    Look(Time),
-    /// To give leave in this transaction. Where a limit applies, nobody else counts until its end. The caller took
-    /// [`Tx::judge_wanted`] first and then locked the node.
-    Judge(Time),
+pub enum ReadMode {
+    /// To display a decision. Counts may change at any time.
+    Preview(Time),
+    /// To grant a start in this transaction. If a limit applies, no other transaction counts its
+    /// slots until the end of this one. The caller has called [`Tx::lock_for_decision`] and then
+    /// locked the node.
+    Grant(Time),
 }
 
-impl Reading {
-    /// The instant.
+impl ReadMode {
+    /// The current time.
     #[must_use]
     pub const fn now(self) -> Time {
         match self {
-            Self::Look(now) | Self::Judge(now) => now,
+            Self::Preview(now) | Self::Grant(now) => now,
         }
     }
 }
 
-/// Whom a decision is about: a host, and what of its node decisions are made from.
+/// The subject of a decision: a host and the part of its node's state that decisions use.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
-    /// The host.
+pub struct DecisionSubject<'a> {
     pub host: &'a Host,
-    /// The instance on it.
     pub instance: InstanceId,
-    /// The operating system that it runs.
     pub os: OsId,
-    /// Whether it has spoken since its instance was made.
+    /// Whether the node has reported since its instance was created.
     pub provisioned: bool,
-    /// How it speaks.
-    pub protocol: &'a Protocol,
+    /// The protocol of its agent.
+    pub protocol: &'a AgentProtocol,
     /// How its last attempt ended.
-    pub last_end: Option<&'a LastEnd>,
+    pub last_end: Option<&'a LastRun>,
     /// The images that failed on it.
-    pub bad_images: &'a [KnownBad],
-    /// What was delivered last to one of the ancestor's agents.
-    pub delivered: &'a Delivered,
+    pub bad_images: &'a [QuarantinedImage],
+    /// What was last delivered to an EIM agent.
+    pub delivered: &'a DeliveryState,
 }
 
-impl<'a> About<'a> {
-    /// A host and what is known of its node.
+impl<'a> DecisionSubject<'a> {
+    /// A host and the full state of its node.
     #[must_use]
-    pub const fn node(host: &'a Host, node: &'a NodeState) -> Self {
+    pub const fn from_node(host: &'a Host, node: &'a NodeState) -> Self {
         Self {
             host,
             instance: node.instance,
@@ -105,9 +105,9 @@ impl<'a> About<'a> {
         }
     }
 
-    /// A host and what of its node is looked at at each poll.
+    /// A host and the part of its node's state that each poll reads.
     #[must_use]
-    pub const fn brief(host: &'a Host, node: &'a Brief) -> Self {
+    pub const fn from_brief(host: &'a Host, node: &'a NodeBrief) -> Self {
         Self {
             host,
             instance: node.instance,
@@ -121,70 +121,70 @@ impl<'a> About<'a> {
     }
 }
 
-/// Everything that a decision is made from.
+/// Everything that a decision depends on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct World {
-    /// The instance.
+pub struct DecisionInput {
     pub instance: InstanceId,
-    /// What it belongs to.
-    pub chain: Chain,
-    /// What is known about the node.
-    pub known: NodeFacts,
-    /// What applies to it.
-    pub wanted: Wanted,
-    /// Its run that is not over.
+    /// The scopes that contain it.
+    pub chain: ScopeChain,
+    /// The known facts about the node.
+    pub facts: NodeFacts,
+    /// Policies, images, windows and pauses that apply to it.
+    pub desired: UpdateIntent,
+    /// Its open run.
     pub run: Option<UpdateRun>,
-    /// What was told last to one of the ancestor's agents.
-    pub told: Delivered,
-    /// When the first slot of the assignment that applies, its own included, is free again although nothing is heard; none
-    /// if no time is set for any, or nobody has counted.
-    pub slots_end: Option<Time>,
+    /// What was last delivered to an EIM agent.
+    pub delivered: DeliveryState,
+    /// When the first slot of the applicable assignment, including the node's own, expires if no
+    /// report arrives; none if no slot expires or the slots were not counted.
+    pub first_slot_free_at: Option<Time>,
 }
 
-impl World {
-    /// What the node should do now, and why.
+impl DecisionInput {
+    /// Decides what the node should do now, and why.
     #[must_use]
     pub fn decide(&self, now: Time) -> Decision {
-        decide(&self.known, &self.wanted, self.open(now).as_ref(), now)
+        decide(&self.facts, &self.desired, self.open_run(now).as_ref(), now)
     }
 
-    /// Before which instant the node is told the same by time alone, with all that is judged beside the decision: whether
-    /// its attempt was forgotten or outlived, and how far limits are used up. None if it always is. It may stay longer, and
-    /// never changes sooner.
+    /// Until when time alone does not change the answer to the node. This includes the checks
+    /// outside the decision: whether its attempt is forgotten or superseded, and how far limits are
+    /// used up. None if time never changes the answer. The answer may stay valid longer, but never
+    /// changes sooner.
     ///
-    /// Of what one of the ancestor's agents is answered this holds once it was answered so, and that is remembered.
+    /// For an EIM agent this holds once the answer was sent and recorded.
     #[must_use]
     pub fn steady_until(&self, now: Time) -> Option<Time> {
-        let (known, wanted, open) = (&self.known, &self.wanted, self.open(now));
-        let decided = steady_until(known, wanted, open.as_ref(), now);
-        let is_eim = known.speaks == Protocol::Eim;
-        let answered = is_eim.then(|| self.answered_until(now)).flatten();
+        let (facts, desired, open) = (&self.facts, &self.desired, self.open_run(now));
+        let decided = steady_until(facts, desired, open.as_ref(), now);
+        let is_eim = facts.protocol == AgentProtocol::Eim;
+        let answered = is_eim.then(|| self.eim_answer_steady_until(now)).flatten();
         let run = self.run.as_ref();
         let forgotten = run.and_then(UpdateRun::forgotten_at);
-        let outlived = run.zip(self.told.last_word);
-        let outlived = outlived.and_then(|(run, last_word)| run.outlived_at(last_word));
-        let told = self.told.steady_until(now);
-        let instants = [decided, answered, told, forgotten, outlived];
-        let instants = instants.into_iter().chain([self.slots_end]);
+        let outlived = run.zip(self.delivered.last_heard_at);
+        let outlived = outlived.and_then(|(run, last_heard_at)| run.orphaned_at(last_heard_at));
+        let delivered_until = self.delivered.steady_until(now);
+        let instants = [decided, answered, delivered_until, forgotten, outlived];
+        let instants = instants.into_iter().chain([self.first_slot_free_at]);
         instants.flatten().filter(|at| now < *at).min()
     }
 
-    /// Before which instant one of the ancestor's agents is answered the same by time alone.
-    fn answered_until(&self, now: Time) -> Option<Time> {
+    /// Until when time alone does not change the answer to an EIM agent.
+    fn eim_answer_steady_until(&self, now: Time) -> Option<Time> {
         let open = self.run.as_ref().and_then(UpdateRun::as_open);
         let decision = self.decide(now);
-        let asked = Asked {
-            known: &self.known,
-            wanted: &self.wanted,
-            open: open.as_ref(),
+        let query = AnswerInput {
+            facts: &self.facts,
+            desired: &self.desired,
+            open_run: open.as_ref(),
             decision: &decision,
-            before: &self.told,
+            delivered: &self.delivered,
         };
-        eim::steady_until(&asked, now)
+        eim::steady_until(&query, now)
     }
 
-    /// Its open run, as decisions see it.
-    fn open(&self, now: Time) -> Option<OpenRun> {
+    /// Its open run in the form that decisions use.
+    fn open_run(&self, now: Time) -> Option<OpenRun> {
         let open = self.run.as_ref().and_then(UpdateRun::as_open)?;
         Some(OpenRun {
             may_begin_until: self.may_begin_until(now),
@@ -192,21 +192,23 @@ impl World {
         })
     }
 
-    /// Until when an agent that ours has replaced may begin the open run: as long as what it was told lets it, and as
-    /// long as something may still be heard of it.
+    /// Until when an EIM agent that our agent has replaced may begin the open run: while its last
+    /// instructions permit it and a report from it may still arrive.
     fn may_begin_until(&self, now: Time) -> Option<Time> {
         let run = self.run.as_ref()?;
-        let last_word = self.told.last_word;
-        let heard = last_word.and_then(|last_word| run.outlived_at(last_word));
-        let told = self.told.may_begin_until(now)?;
-        Some(heard.map_or(told, |heard| heard.min(told)))
+        let last_heard_at = self.delivered.last_heard_at;
+        let reports_until = last_heard_at.and_then(|last_heard_at| run.orphaned_at(last_heard_at));
+        let allowed_until = self.delivered.may_begin_until(now)?;
+        Some(reports_until.map_or(allowed_until, |reports_until| {
+            reports_until.min(allowed_until)
+        }))
     }
 
-    /// What an agent has only fetched that ours has replaced, once it cannot begin it any more: nobody else would say that
-    /// it is over. And why it is to be given up.
+    /// The open run that a replaced EIM agent has only downloaded and can no longer begin, and why
+    /// it must be cancelled. No report would ever end this run.
     #[must_use]
-    pub fn outlived(&self, now: Time) -> Option<(RunId, CancelCause)> {
-        let is_ours = matches!(self.known.speaks, Protocol::Own { .. });
+    pub fn superseded_run(&self, now: Time) -> Option<(RunId, CancelCause)> {
+        let is_ours = matches!(self.facts.protocol, AgentProtocol::Own { .. });
         self.run
             .as_ref()
             .filter(|run| is_ours && run.attempt.is_none())?;
@@ -216,209 +218,217 @@ impl World {
         }
     }
 
-    /// Counts again how far the limits of the policy that applies are used up: with [`Reading::Judge`] after a look,
-    /// once the look says that leave would be given.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub async fn count(&mut self, tx: &Tx, reading: Reading) -> Result<(), StoreError> {
-        let Some(scope) = self.applies().map(|assigned| assigned.scope) else {
+    /// Counts again how far the limits of the applicable policy are used up. Used with
+    /// [`ReadMode::Grant`] when a preview would grant the start.
+    pub async fn refresh_usage(&mut self, tx: &Tx, mode: ReadMode) -> Result<(), StoreError> {
+        let Some(scope) = self.applicable_policy().map(|assigned| assigned.scope) else {
             return Ok(());
         };
-        self.count_under(tx, scope, reading.now()).await?;
-        match reading {
-            Reading::Look(_) => Ok(()),
-            Reading::Judge(now) => self.count_alone(tx, scope, now).await,
+        self.read_usage(tx, scope, mode.now()).await?;
+        match mode {
+            ReadMode::Preview(_) => Ok(()),
+            ReadMode::Grant(now) => self.refresh_usage_locked(tx, scope, now).await,
         }
     }
 
-    /// Counts once more while nobody else does, if by what was counted leave could be given. A refusal needs no exact
-    /// count, so those who are refused do not wait for each other.
-    async fn count_alone(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
+    /// Counts again under a lock if the first count leaves a slot free. A refusal needs no exact
+    /// count, so refused nodes do not wait for each other.
+    async fn refresh_usage_locked(
+        &mut self,
+        tx: &Tx,
+        scope: Scope,
+        now: Time,
+    ) -> Result<(), StoreError> {
         let is_free = self
-            .applies()
-            .is_some_and(|assigned| self.wanted.held(assigned).is_none());
+            .applicable_policy()
+            .is_some_and(|assigned| self.desired.hold_reason(assigned).is_none());
         if !is_free {
             return Ok(());
         }
-        brake::lock(tx, scope).await?;
-        self.count_under(tx, scope, now).await
+        limit_usage::lock(tx, scope).await?;
+        self.read_usage(tx, scope, now).await
     }
 
-    async fn count_under(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
-        let counted = brake::read(tx, &[(self.instance, scope)], now).await?;
-        self.take_count(&counted, scope);
+    async fn read_usage(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
+        let usages = limit_usage::read(tx, &[(self.instance, scope)], now).await?;
+        self.set_usage(&usages, scope);
         Ok(())
     }
 
-    fn take_count(&mut self, counted: &Counted, scope: Scope) {
-        self.slots_end = counted.slots_end(scope);
-        let counted = counted.seen_by(self.instance, scope);
-        let mut policies = self.wanted.policies.iter_mut();
+    fn set_usage(&mut self, usages: &LimitUsageByScope, scope: Scope) {
+        self.first_slot_free_at = usages.first_slot_free_at(scope);
+        let usage = usages.usage_for(self.instance, scope);
+        let mut policies = self.desired.policies.iter_mut();
         if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
-            let behind = assigned.brake.behind;
-            assigned.brake = Brake { behind, ..counted };
+            let behind = assigned.usage.yields_until;
+            assigned.usage = LimitUsage {
+                yields_until: behind,
+                ..usage
+            };
         }
     }
 
-    /// The assignment that applies, if it has limits: then others decide as well about the node.
+    /// The scope of the applicable assignment, if it has limits: then other nodes affect the
+    /// decision.
     #[must_use]
-    pub fn counted(&self) -> Option<Scope> {
-        let counted = self.applies().filter(|assigned| assigned.limits.any());
-        counted.map(|assigned| assigned.scope)
+    pub fn limited_scope(&self) -> Option<Scope> {
+        let assigned = self
+            .applicable_policy()
+            .filter(|assigned| assigned.limits.is_limited());
+        assigned.map(|assigned| assigned.scope)
     }
 
-    /// A node that starts by itself and let a window pass lets the others go first.
-    fn give_way(&mut self, about: &About<'_>, scope: Scope, now: Time) {
-        if *about.protocol != Protocol::Eim {
+    /// A node that starts by itself and missed a window lets the other nodes start first.
+    fn defer_to_others(&mut self, subject: &DecisionSubject<'_>, scope: Scope, now: Time) {
+        if *subject.protocol != AgentProtocol::Eim {
             return;
         }
         let open = self.run.as_ref().and_then(UpdateRun::as_open);
-        let (known, told) = (&self.known, about.delivered);
-        let passed = told.passed(known, open.as_ref(), now);
-        let about = (known, open.as_ref());
-        let behind = passed.and_then(|_| told.gives_way(about, &self.wanted, self.instance, now));
-        let mut policies = self.wanted.policies.iter_mut();
+        let (facts, delivered) = (&self.facts, subject.delivered);
+        let missed_window = delivered.unused_window(facts, open.as_ref(), now);
+        let node = (facts, open.as_ref());
+        let behind = missed_window
+            .and_then(|_| delivered.yields_until(node, &self.desired, self.instance, now));
+        let mut policies = self.desired.policies.iter_mut();
         if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
-            assigned.brake.behind = behind;
+            assigned.usage.yields_until = behind;
         }
     }
 
-    /// What is assigned and applies: nearest that fits.
+    /// The applicable assignment: the nearest one that fits.
     #[must_use]
-    pub fn applies(&self) -> Option<&Assigned> {
-        self.wanted.nearest(&self.known)
+    pub fn applicable_policy(&self) -> Option<&AssignedPolicy> {
+        self.desired.effective_policy(&self.facts)
     }
 }
 
-/// Reads what decisions about nodes of a project are made from, in their order: at most three statements for any number of
-/// nodes, and none for none. What cannot be read of one, or makes no sense, says nothing of the others; whose it is takes
-/// more statements to find out where some of them share it.
+/// Loads the decision inputs of nodes of a project, in the order of the subjects: at most three
+/// statements for any number of nodes, and none for no nodes. A corrupt row of one node does not
+/// affect the others; to find the node of a shared corrupt row takes more statements.
 ///
 /// # Errors
-/// The database cannot be reached. Of a node: it runs an operating system that is not in the project, or what is kept of it
-/// makes no sense.
-pub async fn worlds(
+/// The database cannot be reached. For a single node: its operating system is not in the project,
+/// or a row of it is corrupt.
+pub async fn load_decision_inputs(
     tx: &Tx,
-    of: &[About<'_>],
-    horizon: &Horizon,
+    of: &[DecisionSubject<'_>],
+    planning_limits: &PlanningLimits,
     now: Time,
-) -> Result<Vec<Result<World, StoreError>>, StoreError> {
-    let mut worlds = Vec::with_capacity(of.len());
+) -> Result<Vec<Result<DecisionInput, StoreError>>, StoreError> {
+    let mut inputs = Vec::with_capacity(of.len());
     let mut parts = vec![of];
     while let Some(part) = parts.pop() {
-        match at_once(tx, part, horizon, now).await {
-            Ok(found) => worlds.extend(found),
+        match load_batch(tx, part, planning_limits, now).await {
+            Ok(batch) => inputs.extend(batch),
             Err(StoreError::Corrupt { .. }) if part.len() > 1 => {
                 let (first, second) = part.split_at(part.len() / 2);
                 parts.extend([second, first]);
             }
-            Err(error @ StoreError::Corrupt { .. }) => worlds.push(Err(error)),
+            Err(error @ StoreError::Corrupt { .. }) => inputs.push(Err(error)),
             Err(error) => return Err(error),
         }
     }
-    Ok(worlds)
+    Ok(inputs)
 }
 
-/// The same, unless something makes no sense that some of them share.
-async fn at_once(
+/// Loads one batch. Fails as a whole if a row that several nodes share is corrupt.
+async fn load_batch(
     tx: &Tx,
-    of: &[About<'_>],
-    horizon: &Horizon,
+    of: &[DecisionSubject<'_>],
+    planning_limits: &PlanningLimits,
     now: Time,
-) -> Result<Vec<Result<World, StoreError>>, StoreError> {
+) -> Result<Vec<Result<DecisionInput, StoreError>>, StoreError> {
     if of.is_empty() {
         return Ok(Vec::new());
     }
-    let owns = own(tx, of).await?;
-    let mut shared = Shared::default();
-    shared.read(tx, of, Some(now)).await?;
-    let mut together = Together::new(&shared, horizon, now);
-    let (mut worlds, mut limited) = (Vec::with_capacity(of.len()), Vec::new());
-    for (about, own) in of.iter().zip(owns) {
-        let mut world = own.and_then(|own| together.world(about, own));
-        if let Ok(world) = &mut world
-            && let Some(scope) = world.counted()
+    let all_node_inputs = load_node_inputs(tx, of).await?;
+    let mut project_inputs = ProjectInputs::default();
+    project_inputs.load(tx, of, Some(now)).await?;
+    let mut builder = DecisionInputBuilder::new(&project_inputs, planning_limits, now);
+    let (mut inputs, mut limited) = (Vec::with_capacity(of.len()), Vec::new());
+    for (subject, node_inputs) in of.iter().zip(all_node_inputs) {
+        let mut input = node_inputs.and_then(|node_inputs| builder.build(subject, node_inputs));
+        if let Ok(input) = &mut input
+            && let Some(scope) = input.limited_scope()
         {
-            world.give_way(about, scope, now);
-            limited.push((world.instance, scope));
+            input.defer_to_others(subject, scope, now);
+            limited.push((input.instance, scope));
         }
-        worlds.push(world);
+        inputs.push(input);
     }
-    let counted = brake::read(tx, &limited, now).await?;
-    for world in worlds.iter_mut().flatten() {
-        if let Some(scope) = world.counted() {
-            world.take_count(&counted, scope);
+    let usages = limit_usage::read(tx, &limited, now).await?;
+    for input in inputs.iter_mut().flatten() {
+        if let Some(scope) = input.limited_scope() {
+            input.set_usage(&usages, scope);
         }
     }
-    Ok(worlds)
+    Ok(inputs)
 }
 
-/// Reads what a decision about a node is made from.
+/// Loads the decision input of a node.
 ///
 /// # Errors
-/// The database cannot be reached, the node runs an operating system that is not in the project, or what is kept of it makes
-/// no sense.
-pub async fn world(
+/// The database cannot be reached, the operating system of the node is not in the project, or a row
+/// of it is corrupt.
+pub async fn load_decision_input(
     tx: &Tx,
     host: &Host,
     node: &NodeState,
-    horizon: &Horizon,
-    reading: Reading,
-) -> Result<World, StoreError> {
-    let about = About::node(host, node);
-    let found = worlds(tx, &[about], horizon, reading.now()).await?.pop();
-    let what = instance::Entity::WHAT;
-    let mut world = found.ok_or(StoreError::NotFound { what })??;
-    if let (Reading::Judge(now), Some(scope)) = (reading, world.counted()) {
-        world.count_alone(tx, scope, now).await?;
+    planning_limits: &PlanningLimits,
+    mode: ReadMode,
+) -> Result<DecisionInput, StoreError> {
+    let subject = DecisionSubject::from_node(host, node);
+    let loaded = load_decision_inputs(tx, &[subject], planning_limits, mode.now())
+        .await?
+        .pop();
+    let what = instance::Entity::RESOURCE;
+    let mut input = loaded.ok_or(StoreError::NotFound { what })??;
+    if let (ReadMode::Grant(now), Some(scope)) = (mode, input.limited_scope()) {
+        input.refresh_usage_locked(tx, scope, now).await?;
     }
-    Ok(world)
+    Ok(input)
 }
 
-/// The policy that applies to an instance: nearest that fits. As [`World::applies`], read without all that only says when
-/// it may be obeyed.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn applied(
+/// The policy that applies to an instance: the nearest one that fits. Like
+/// [`DecisionInput::applicable_policy`], but reads neither schedules nor limits.
+pub async fn load_applicable_policy(
     tx: &Tx,
     host: &Host,
     instance: &Instance,
-) -> Result<Option<Assigned>, StoreError> {
-    // What it says and how its attempts ended has no part in what fits.
-    let (unheard, nothing) = (Protocol::Unknown, Delivered::default());
-    let about = About {
+) -> Result<Option<AssignedPolicy>, StoreError> {
+    // The node's reports and its past attempts do not affect which policy fits.
+    let (protocol, delivered) = (AgentProtocol::Unknown, DeliveryState::default());
+    let subject = DecisionSubject {
         host,
         instance: instance.id,
         os: instance.summary.os,
         provisioned: instance.summary.provisioned,
-        protocol: &unheard,
+        protocol: &protocol,
         last_end: None,
         bad_images: &[],
-        delivered: &nothing,
+        delivered: &delivered,
     };
-    // Nor have its order and its run.
-    let own = Own {
+    // Neither do its order and its run.
+    let node_inputs = NodeInputs {
         trusted: instance.is_trusted(),
         order: None,
         run: None,
     };
-    let mut shared = Shared::default();
-    shared.read(tx, &[about], None).await?;
-    let known = shared.known(&about, &own)?;
-    let policies = shared.policies(&shared.chain(&about));
+    let mut project_inputs = ProjectInputs::default();
+    project_inputs.load(tx, &[subject], None).await?;
+    let facts = project_inputs.node_facts(&subject, &node_inputs)?;
+    let policies = project_inputs.policies(&project_inputs.chain(&subject));
     let mut policies = policies.into_iter();
-    Ok(policies.find(|assigned| assigned.misfit(&known).is_none()))
+    Ok(policies.find(|assigned| assigned.mismatch(&facts).is_none()))
 }
 
-/// The rows that a column gathers.
-fn gathered<M: DeserializeOwned>(
+/// The rows that a JSON column aggregates.
+fn json_rows<M: DeserializeOwned>(
     row: &QueryResult,
     column: &'static str,
 ) -> Result<Vec<M>, StoreError> {
-    // The row is there, so what cannot be read of it makes no sense.
-    let rows = row.try_get::<Option<Kept<Vec<M>>>>("", column);
-    let rows = named(rows.ok(), "what is wanted", 0, column)?;
-    Ok(rows.map(|kept| kept.0).unwrap_or_default())
+    // The row exists, so a value that cannot be decoded is corrupt.
+    let rows = row.try_get::<Option<JsonColumn<Vec<M>>>>("", column);
+    let rows = or_corrupt(rows.ok(), "decision input", 0, column)?;
+    Ok(rows.map(|stored| stored.0).unwrap_or_default())
 }

@@ -1,49 +1,48 @@
-//! What can go wrong between a service and the database.
+//! Errors of the store.
 
-use evenkeel_domain::run::Refused;
+use evenkeel_domain::run::InvalidTransition;
 use sea_orm::{DbErr, RuntimeErr};
 
-/// What can go wrong between a service and the database.
+/// Errors of the store.
 ///
-/// The first group is for the caller to understand, the second for the operator.
+/// The first group is for the caller to handle, the second for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is no such row in the scope.
+    /// The scope has no such row.
     #[error("{what} not found")]
     NotFound {
-        /// The table, in the singular.
+        /// The resource kind, in the singular.
         what: &'static str,
     },
-    /// A rule of the data forbids it.
+    /// The change violates a rule of the data.
     #[error("{0}")]
     Conflict(Conflict),
-    /// Somebody else changed it meanwhile.
+    /// Another transaction changed it meanwhile.
     #[error("this {what} was changed by someone else meanwhile")]
     Stale {
-        /// The table, in the singular.
+        /// The resource kind, in the singular.
         what: &'static str,
     },
     /// The event does not fit the run.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] InvalidTransition),
 
     /// A row that the program cannot have written.
-    #[error("row {row} of {table} makes no sense: {column}")]
+    #[error("row {row} of {table} is corrupt: invalid {column}")]
     Corrupt {
-        /// Which table.
         table: &'static str,
-        /// The row's id.
         row: i32,
-        /// What makes no sense.
+        /// The invalid column.
         column: &'static str,
     },
-    /// The database is there, but others held what was asked for, or the answer took too long.
-    #[error("the database is busy with this")]
+    /// The database is reachable, but a lock was not free in time or a statement took too long.
+    #[error("the database is busy: a lock or a statement timed out")]
     Busy(#[source] DbErr),
-    /// The database is away, or so busy that no connection to it came free in time: from here the two look the same.
+    /// The database is down, or no connection of the pool came free in time: the client cannot tell
+    /// these apart.
     #[error("the database cannot be reached, or no connection to it came free in time")]
     Unreachable(#[source] DbErr),
-    /// The database is there and answers with an error.
+    /// The database is reachable and answers with an error.
     #[error("the database answered with an error")]
     Database(#[source] DbErr),
 }
@@ -51,55 +50,55 @@ pub enum StoreError {
 /// A rule of the data that forbids a change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
-    /// Something of this kind is there already.
+    /// A unique value is already taken.
     #[error("{what} with this {field} exists already")]
-    Taken {
-        /// The table, in the singular.
+    AlreadyExists {
+        /// The resource kind, in the singular.
         what: &'static str,
-        /// What must be unique.
+        /// The unique field.
         field: &'static str,
     },
-    /// It is referred to, so it cannot go.
+    /// It is still referred to, so it cannot be deleted.
     #[error("{what} is in use by {by}")]
     InUse {
-        /// The table, in the singular.
+        /// The resource kind, in the singular.
         what: &'static str,
         /// What refers to it.
         by: &'static str,
     },
-    /// What is referred to does not exist in this project.
-    #[error("there is no {what} that {field} could mean")]
-    Dangling {
-        /// The table that was referred to.
+    /// The project has no such resource to refer to.
+    #[error("{field} refers to a {what} that does not exist")]
+    MissingReference {
+        /// The kind of the missing resource.
         what: &'static str,
-        /// What refers to it.
+        /// The referring field.
         field: &'static str,
     },
-    /// It would lie in itself.
-    #[error("{what} cannot lie in itself, nor in what lies in it")]
-    InItself {
-        /// The table, in the singular.
+    /// It would contain itself.
+    #[error("{what} cannot contain itself, directly or indirectly")]
+    Cyclic {
+        /// The resource kind, in the singular.
         what: &'static str,
     },
-    /// It would lie too deep.
-    #[error("at most {limit} of {what} may lie in each other")]
+    /// It would be nested too deeply.
+    #[error("{what} can be nested at most {limit} levels deep")]
     TooDeep {
-        /// The table, in the singular.
+        /// The resource kind, in the singular.
         what: &'static str,
-        /// How many may lie in each other.
+        /// The greatest depth.
         limit: usize,
     },
-    /// It cannot come to stand there from where it stands.
+    /// The state cannot be reached from the current state.
     #[error("{what} is {from} and cannot become {to}")]
     Transition {
-        /// The table, in the singular.
+        /// The resource kind, in the singular.
         what: &'static str,
-        /// Where it stands.
+        /// The current state.
         from: &'static str,
-        /// Where it should stand.
+        /// The requested state.
         to: &'static str,
     },
-    /// A rule that has no words of its own.
+    /// A constraint without a message of its own.
     #[error("a rule of the database forbids it: {rule}")]
     Rule {
         /// The name of the constraint.
@@ -124,12 +123,12 @@ impl From<DbErr> for StoreError {
                 _ => Self::Database(error),
             };
         };
-        if is_away(cause) {
+        if is_unreachable(cause) {
             return Self::Unreachable(error);
         }
         match cause.as_database_error() {
             Some(answer) if is_busy(answer.code().as_deref()) => Self::Busy(error),
-            Some(answer) if is_rule(answer.code().as_deref()) => {
+            Some(answer) if is_constraint_violation(answer.code().as_deref()) => {
                 let name = answer.constraint().unwrap_or("unnamed");
                 Self::Conflict(conflict(name, answer.message()))
             }
@@ -138,9 +137,9 @@ impl From<DbErr> for StoreError {
     }
 }
 
-/// The database is away, starting or stopping, or the pool has no connection to it: it waits as long for one that is in
-/// use as for a server that refuses.
-fn is_away(error: &sea_orm::sqlx::Error) -> bool {
+/// Whether the database is down, starting or stopping, or the pool has no free connection. The pool
+/// waits the same time for a free connection as for a server that refuses connections.
+fn is_unreachable(error: &sea_orm::sqlx::Error) -> bool {
     use sea_orm::sqlx::Error as E;
     match error {
         E::Io(_)
@@ -165,18 +164,22 @@ fn is_busy(code: Option<&str>) -> bool {
 }
 
 /// Class 23: an integrity constraint.
-fn is_rule(code: Option<&str>) -> bool {
+fn is_constraint_violation(code: Option<&str>) -> bool {
     code.is_some_and(|code| code.starts_with("23"))
 }
 
-/// The words for a constraint of the schema. `message` tells a missing target from one that is still referred to.
+/// The conflict for a constraint of the schema. `message` tells a missing target from one that is
+/// still in use.
 fn conflict(name: &str, message: &str) -> Conflict {
     if let Some((_, what, field)) = UNIQUE.iter().find(|(rule, ..)| *rule == name) {
-        return Conflict::Taken { what, field };
+        return Conflict::AlreadyExists { what, field };
     }
-    let known = REFERENCES.iter().find(|reference| reference.rule == name);
-    let to_project = || name.ends_with(OF_A_PROJECT.rule).then_some(OF_A_PROJECT);
-    let Some(reference) = known.or_else(to_project) else {
+    let matching = REFERENCES.iter().find(|reference| reference.rule == name);
+    let to_project = || {
+        name.ends_with(PROJECT_REFERENCE.rule)
+            .then_some(PROJECT_REFERENCE)
+    };
+    let Some(reference) = matching.or_else(to_project) else {
         let rule = name.to_owned();
         return Conflict::Rule { rule };
     };
@@ -186,11 +189,11 @@ fn conflict(name: &str, message: &str) -> Conflict {
         Conflict::InUse { what, by }
     } else {
         let field = reference.field;
-        Conflict::Dangling { what, field }
+        Conflict::MissingReference { what, field }
     }
 }
 
-/// What must be unique: the rule, what there is one of, and by which field.
+/// Unique constraints: constraint, resource kind, field.
 const UNIQUE: &[(&str, &str, &str)] = &[
     ("projects_name_key", "project", "name"),
     ("hosts_uuid", "host_resource", "uuid"),
@@ -203,14 +206,14 @@ const UNIQUE: &[(&str, &str, &str)] = &[
     ("local_accounts_username", LOCAL_ACCOUNT, "username"),
 ];
 
-/// What refers to what.
+/// A foreign key.
 struct Reference {
     rule: &'static str,
-    /// What is referred to.
+    /// The kind that is referred to.
     what: &'static str,
-    /// What refers to it.
+    /// The kind that refers to it.
     by: &'static str,
-    /// The field that refers to it.
+    /// The referring field.
     field: &'static str,
 }
 
@@ -228,12 +231,12 @@ const fn reference(
     }
 }
 
-/// What each table refers to that has things of projects: one that was deleted meanwhile. The rules differ in their
-/// beginnings.
-const OF_A_PROJECT: &Reference = &reference(
+/// The reference of each project table to its project, which may have been deleted meanwhile. The
+/// constraint names have different prefixes.
+const PROJECT_REFERENCE: &Reference = &reference(
     "_tenant_id_fkey",
     "project",
-    "what is still in it",
+    "resources in it",
     "projectName",
 );
 
@@ -307,7 +310,7 @@ const REFERENCES: &[Reference] = &[
         SCHEDULE,
         "targetRegionId",
     ),
-    reference("os_inside_os", OS, "what is inside it", "osID"),
+    reference("os_inside_os", OS, "its packages and CVEs", "osID"),
     reference("os_inside_packages", CONTENT, OS, "packages"),
     reference("os_inside_existing_cves", CONTENT, OS, "existingCves"),
     reference("os_inside_fixed_cves", CONTENT, OS, "fixedCves"),

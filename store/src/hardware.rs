@@ -1,4 +1,4 @@
-//! What hosts are made of: one row a host.
+//! Hardware of hosts: one row per host.
 
 use std::collections::HashMap;
 
@@ -14,56 +14,51 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::error::StoreError;
-use crate::fields::{Fields as _, Reader};
+use crate::fields::{Fields as _, RowReader};
 use crate::hosts;
 use crate::rows::host_hardware::{Column, Entity, Model};
-use crate::rows::{Kept, named};
-use crate::tx::{Tx, all, among};
+use crate::rows::{JsonColumn, or_corrupt};
+use crate::tx::{Tx, is_any_of, query_all};
 
-/// The SHA-256 of what a machine said.
-pub type Digest = [u8; 32];
+/// SHA-256 of the hardware report of a machine.
+pub type HardwareDigest = [u8; 32];
 
 const TABLE: &str = "host_hardware";
 
-/// How a row says that nothing is known of a management controller.
+/// Value of the column for an unknown management controller.
 const NO_CONTROLLER: &str = "unspecified";
 
-/// What a host is made of, its parts as the REST API tells them.
+/// The hardware of a host, with its parts as JSON of the REST API.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ToldHardware {
-    /// What it is made of, without its parts.
-    pub of_itself: Hardware,
-    /// Its parts.
-    pub parts: ToldParts,
+pub struct RenderedHardware {
+    /// The hardware without its parts.
+    pub hardware: Hardware,
+    pub parts: RenderedParts,
 }
 
-/// The parts of a host: lists of JSON, letter by letter as the REST API tells them. The database makes them from what it
-/// keeps.
+/// The parts of a host: JSON lists exactly as the REST API returns them. The database renders them.
 #[derive(Clone, Debug, Deserialize)]
-pub struct ToldParts {
-    /// Its disks.
+pub struct RenderedParts {
     pub storages: Box<RawValue>,
-    /// Its network interfaces.
     pub nics: Box<RawValue>,
-    /// Its USB devices.
     pub usbs: Box<RawValue>,
-    /// Its graphics processors.
     pub gpus: Box<RawValue>,
 }
 
-impl ToldParts {
+impl RenderedParts {
     fn texts(&self) -> [&str; 4] {
         [&self.storages, &self.nics, &self.usbs, &self.gpus].map(|list| list.get())
     }
 }
 
-impl PartialEq for ToldParts {
+impl PartialEq for RenderedParts {
     fn eq(&self, other: &Self) -> bool {
         self.texts() == other.texts()
     }
 }
 
-/// The columns of `host_hardware` under an alias, for [`read_one`]. Their lists are empty: the parts come as they are told.
+/// The columns of `host_hardware` under an alias, for [`read_hardware`]. The part columns are
+/// empty, because the parts come rendered.
 pub(crate) fn columns(alias: &str) -> String {
     let columns = Model::COLUMNS.iter().map(|column| match *column {
         "storages" | "nics" | "usbs" | "gpus" => "'[]'::jsonb".to_owned(),
@@ -73,59 +68,61 @@ pub(crate) fn columns(alias: &str) -> String {
     format!("{}, {alias}.told", columns.join(", "))
 }
 
-/// What the host of the next [`columns`] is made of; none if it did not say so.
-pub(crate) fn read_one(row: &mut Reader<'_>) -> Result<Option<ToldHardware>, StoreError> {
+/// Reads the hardware from the next [`columns`]; none if the host did not report it.
+pub(crate) fn read_hardware(
+    row: &mut RowReader<'_>,
+) -> Result<Option<RenderedHardware>, StoreError> {
     let model = row.joined::<Model>()?;
-    let told: Option<String> = row.take()?;
+    let rendered_parts: Option<String> = row.take()?;
     let Some(model) = model else {
         return Ok(None);
     };
-    let parts = told.and_then(|told| serde_json::from_str(&told).ok());
-    Ok(Some(ToldHardware {
-        parts: named(parts, TABLE, model.host_id, "told")?,
-        of_itself: model.try_into()?,
+    let parts = rendered_parts.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(Some(RenderedHardware {
+        parts: or_corrupt(parts, TABLE, model.host_id, "told")?,
+        hardware: model.try_into()?,
     }))
 }
 
-/// What these hosts are made of, as far as they said so: one statement for any number of them.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn of_hosts(tx: &Tx, hosts: &[HostId]) -> Result<HashMap<HostId, Hardware>, StoreError> {
+/// The reported hardware of these hosts: one statement for any number of hosts.
+pub async fn find_by_hosts(
+    tx: &Tx,
+    hosts: &[HostId],
+) -> Result<HashMap<HostId, Hardware>, StoreError> {
     if hosts.is_empty() {
         return Ok(HashMap::new());
     }
     let ids = hosts.iter().map(|id| id.bits().cast_signed());
     let rows = tx
         .scope::<Entity>()
-        .filter(among(Column::HostId, ids))
+        .filter(is_any_of(Column::HostId, ids))
         .all(tx.conn())
         .await?;
-    let known = |row: Model| {
+    let entry = |row: Model| {
         let host = HostId::from_bits(row.host_id.cast_unsigned());
         Hardware::try_from(row).map(|hardware| (host, hardware))
     };
-    rows.into_iter().map(known).collect()
+    rows.into_iter().map(entry).collect()
 }
 
-/// Keeps what a host says that it is made of, with the digest of that, unless it is what it said last. Says whether it
-/// was kept.
+/// Stores a hardware report with its digest unless the digest is unchanged. Returns whether the
+/// report was stored.
 ///
 /// # Errors
-/// There is no such host in the project.
-pub async fn keep(
+/// The host does not exist in the project.
+pub async fn store_if_changed(
     tx: &Tx,
     host: HostId,
-    said: Hardware,
-    digest: &Digest,
+    reported: Hardware,
+    digest: &HardwareDigest,
     now: Time,
 ) -> Result<bool, StoreError> {
-    if said_last(tx, host).await?.as_deref() == Some(digest.as_slice()) {
+    if stored_digest(tx, host).await?.as_deref() == Some(digest.as_slice()) {
         return Ok(false);
     }
-    // What one host says is taken one by one.
-    let known = hosts::lock(tx, host).await?;
-    let before = tx.scope::<Entity>().filter(is_of(host));
+    // The lock serializes reports of the same host.
+    let locked_host = hosts::lock(tx, host).await?;
+    let before = tx.scope::<Entity>().filter(host_condition(host));
     let before = before.one(tx.conn()).await?;
     if before
         .as_ref()
@@ -133,46 +130,46 @@ pub async fn keep(
     {
         return Ok(false);
     }
-    let serial = SerialNumber::parse("serialNumber", &said.serial_number);
-    if let (None, Ok(Some(serial))) = (known.serial, serial) {
-        hosts::note_serial(tx, host, &serial).await?;
+    let serial = SerialNumber::parse("serialNumber", &reported.serial_number);
+    if let (None, Ok(Some(serial))) = (locked_host.serial, serial) {
+        hosts::record_serial(tx, host, &serial).await?;
     }
-    write(tx, host, said, before, (digest, now)).await?;
+    write_row(tx, host, reported, before, (digest, now)).await?;
     Ok(true)
 }
 
-async fn said_last(tx: &Tx, host: HostId) -> Result<Option<Vec<u8>>, StoreError> {
+async fn stored_digest(tx: &Tx, host: HostId) -> Result<Option<Vec<u8>>, StoreError> {
     let last = tx
         .scope::<Entity>()
         .select_only()
         .column(Column::Digest)
-        .filter(is_of(host))
+        .filter(host_condition(host))
         .into_tuple::<Vec<u8>>();
     Ok(last.one(tx.conn()).await?)
 }
 
-fn is_of(host: HostId) -> Expr {
+fn host_condition(host: HostId) -> Expr {
     Column::HostId.eq(host.bits().cast_signed())
 }
 
-/// Writes what a host says in place of what it said before.
-async fn write(
+/// Replaces the stored report of a host.
+async fn write_row(
     tx: &Tx,
     host: HostId,
-    mut said: Hardware,
+    mut reported: Hardware,
     before: Option<Model>,
-    (digest, now): (&Digest, Time),
+    (digest, now): (&HardwareDigest, Time),
 ) -> Result<(), StoreError> {
     let created_at = before.as_ref().map_or(now, |row| row.created_at);
     let is_new = before.is_none();
     let before = before.map(Hardware::try_from).transpose()?;
-    let new = said.follow(before.as_ref(), now);
-    number(tx, new).await?;
+    let new = reported.carry_over(before.as_ref(), now);
+    assign_address_ids(tx, new).await?;
     let lifetime = Lifetime {
         created_at,
         updated_at: now,
     };
-    let row = into_row(tx, host, said, digest, lifetime);
+    let row = into_row(tx, host, reported, digest, lifetime);
     let row = row.into_active_model().reset_all();
     if is_new {
         Entity::insert(row)
@@ -184,17 +181,17 @@ async fn write(
     Ok(())
 }
 
-/// Gives addresses their ids.
-async fn number(tx: &Tx, addresses: Vec<&mut Address>) -> Result<(), StoreError> {
+/// Assigns ids to addresses.
+async fn assign_address_ids(tx: &Tx, addresses: Vec<&mut Address>) -> Result<(), StoreError> {
     if addresses.is_empty() {
         return Ok(());
     }
     let sql = "SELECT nextval('ip_address_numbers') FROM generate_series(1, $1::integer)";
-    let many = i32::try_from(addresses.len()).unwrap_or(i32::MAX);
-    let rows = all(tx.conn(), sql, [many.into()]).await?;
+    let count = i32::try_from(addresses.len()).unwrap_or(i32::MAX);
+    let rows = query_all(tx.conn(), sql, [count.into()]).await?;
     for (address, row) in addresses.into_iter().zip(rows) {
         let number: i64 = row.try_get_by_index(0)?;
-        let number = named(u32::try_from(number).ok(), "sequence", 0, "nextval")?;
+        let number = or_corrupt(u32::try_from(number).ok(), "sequence", 0, "nextval")?;
         address.resource_id = Some(IpAddressId::nth(number));
     }
     Ok(())
@@ -204,7 +201,7 @@ fn into_row(
     tx: &Tx,
     host: HostId,
     hardware: Hardware,
-    digest: &Digest,
+    digest: &HardwareDigest,
     lifetime: Lifetime,
 ) -> Model {
     Model {
@@ -228,10 +225,10 @@ fn into_row(
             .map_or(NO_CONTROLLER, Controller::name)
             .to_owned(),
         bmc_ip: hardware.controller_ip,
-        storages: Kept(hardware.storages),
-        nics: Kept(hardware.nics),
-        usbs: Kept(hardware.usbs),
-        gpus: Kept(hardware.gpus),
+        storages: JsonColumn(hardware.storages),
+        nics: JsonColumn(hardware.nics),
+        usbs: JsonColumn(hardware.usbs),
+        gpus: JsonColumn(hardware.gpus),
         digest: digest.to_vec(),
         created_at: lifetime.created_at,
         updated_at: lifetime.updated_at,
@@ -243,15 +240,20 @@ impl TryFrom<Model> for Hardware {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let id = row.host_id;
-        let count = |number: i64, column| named(u32::try_from(number).ok(), TABLE, id, column);
+        let count = |number: i64, column| or_corrupt(u32::try_from(number).ok(), TABLE, id, column);
         let memory = u64::try_from(row.memory_bytes).ok();
         let controller = match row.bmc_kind.as_str() {
             NO_CONTROLLER => None,
-            kind => Some(named(Controller::from_name(kind), TABLE, id, "bmc_kind")?),
+            kind => Some(or_corrupt(
+                Controller::from_name(kind),
+                TABLE,
+                id,
+                "bmc_kind",
+            )?),
         };
         Ok(Self {
             serial_number: row.serial_number,
-            memory_bytes: named(memory, TABLE, id, "memory_bytes")?,
+            memory_bytes: or_corrupt(memory, TABLE, id, "memory_bytes")?,
             cpu_model: row.cpu_model,
             cpu_capabilities: row.cpu_capabilities,
             cpu_architecture: row.cpu_architecture,

@@ -1,14 +1,14 @@
 //! Hosts.
 
-mod standing;
+mod details;
+mod states;
 mod summary;
-mod whole;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::host::{Host, HostState, Registration, SerialNumber};
 use evenkeel_domain::id::{HostId, ProviderId, SiteId};
-use evenkeel_domain::place::Metadata;
+use evenkeel_domain::location::Metadata;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use sea_orm::sea_query::Expr;
@@ -19,20 +19,20 @@ use uuid::Uuid;
 
 use crate::assignments;
 use crate::error::StoreError;
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::rows::host::{ActiveModel, Column, Entity, Model};
-use crate::rows::{Kept, named};
+use crate::rows::{JsonColumn, or_corrupt};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 
-pub use standing::{INVALIDATED, invalidate, want};
+pub use details::{HostDetails, find_details, find_many_details};
+pub use states::{INVALIDATED_STATUS, invalidate, set_desired_state};
 pub use summary::{HostSummary, summary};
-pub use whole::{WholeHost, find_many_whole, find_whole};
 
-/// Makes a host that has not spoken yet.
+/// Creates a host that has not connected yet.
 ///
 /// # Errors
-/// Its UUID, or its serial number if it has no UUID, is taken in the project.
+/// The project already has its UUID, or its serial number if it has no UUID.
 pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, StoreError> {
     let id = HostId::nth(ids::next(tx.conn(), "host_numbers").await?);
     let row = ActiveModel {
@@ -55,7 +55,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         created_at: Set(now),
         updated_at: Set(now),
         site_id: Set(None),
-        metadata: Set(Kept(Metadata::default())),
+        metadata: Set(JsonColumn(Metadata::default())),
         provider_id: Set(None),
         user_lvm_size: Set(host.user_lvm_size.cast_signed()),
     };
@@ -65,15 +65,12 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
 /// The host with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: HostId) -> Result<Host, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The hosts with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The hosts with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[HostId]) -> Result<Vec<Host>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
@@ -81,29 +78,27 @@ pub async fn find_many(tx: &Tx, ids: &[HostId]) -> Result<Vec<Host>, StoreError>
 /// The host with this UUID.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find_by_uuid(tx: &Tx, uuid: Uuid) -> Result<Host, StoreError> {
-    let found = tx
+    let row = tx
         .scope::<Entity>()
         .filter(Column::Uuid.eq(uuid))
         .one(tx.conn())
         .await?;
-    found
-        .ok_or(StoreError::NotFound { what: Entity::WHAT })?
-        .try_into()
+    row.ok_or(StoreError::NotFound {
+        what: Entity::RESOURCE,
+    })?
+    .try_into()
 }
 
-/// The host that was registered with this UUID, else the one with this serial number and no UUID.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn find_known(
+/// The host registered with this UUID, otherwise the one with this serial number and no UUID.
+pub async fn find_registered(
     tx: &Tx,
     uuid: Uuid,
     serial: Option<&SerialNumber>,
 ) -> Result<Option<Host>, StoreError> {
     let by_uuid = Column::Uuid.eq(uuid);
-    let known = match serial {
+    let condition = match serial {
         None => Condition::all().add(by_uuid),
         Some(serial) => Condition::any().add(by_uuid).add(
             Column::Serial
@@ -111,55 +106,58 @@ pub async fn find_known(
                 .and(Column::Uuid.is_null()),
         ),
     };
-    // A known UUID comes before a known serial number.
-    let found = tx
+    // A matching UUID takes precedence over a matching serial number.
+    let query = tx
         .scope::<Entity>()
-        .filter(known)
+        .filter(condition)
         .order_by_asc(Expr::col(Column::Uuid).is_null());
-    found.one(tx.conn()).await?.map(Host::try_from).transpose()
+    query.one(tx.conn()).await?.map(Host::try_from).transpose()
 }
 
-/// The host with this id, locked: machines that claim to be the same one are judged one after the other. Whoever needs
-/// the state of its node as well locks that first.
+/// The host with this id, locked, so that machines that claim the same host are handled one after
+/// the other. A caller that also needs the node state must lock that first.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn lock(tx: &Tx, id: HostId) -> Result<Host, StoreError> {
-    let found = tx
+    let row = tx
         .scope::<Entity>()
         .filter(Column::Id.eq(id.bits().cast_signed()))
         .lock_exclusive()
         .one(tx.conn())
         .await?;
-    let what = Entity::WHAT;
-    found.ok_or(StoreError::NotFound { what })?.try_into()
+    let what = Entity::RESOURCE;
+    row.ok_or(StoreError::NotFound { what })?.try_into()
 }
 
-/// What a machine says of itself when it joins.
+/// The data that a machine sends when it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Joining {
-    /// Its UUID.
+pub struct JoinRequest {
     pub uuid: Uuid,
-    /// Its serial number, if it has one.
     pub serial: Option<SerialNumber>,
-    /// What it calls itself.
+    /// Its own host name.
     pub hostname: String,
-    /// The key that it will prove itself with.
+    /// The public key that it will authenticate with.
     pub public_key: Vec<u8>,
 }
 
-/// Notes that the machine has come.
+/// Records that the machine of a host has joined.
 ///
 /// # Errors
-/// There is no such host, or another one has its UUID.
-pub async fn joined(tx: &Tx, id: HostId, joining: &Joining, now: Time) -> Result<Host, StoreError> {
+/// The host does not exist, or another host has the UUID.
+pub async fn record_join(
+    tx: &Tx,
+    id: HostId,
+    joining: &JoinRequest,
+    now: Time,
+) -> Result<Host, StoreError> {
     let host = find(tx, id).await?;
     let serial = host.serial.or_else(|| joining.serial.clone());
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
         name: Set(match host.name.as_str() {
-            "" => Name::tidy(&joining.hostname).to_string(),
+            "" => Name::sanitized(&joining.hostname).to_string(),
             name => name.to_owned(),
         }),
         uuid: Set(Some(joining.uuid)),
@@ -173,10 +171,7 @@ pub async fn joined(tx: &Tx, id: HostId, joining: &Joining, now: Time) -> Result
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Notes what a host is doing, if it is something else than before and the host is believed.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Sets the status of a host if it changed and the host is trusted.
 pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), StoreError> {
     let change = tx
         .change::<Entity>()
@@ -192,22 +187,19 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
         )
         .filter(Column::Id.eq(id.bits().cast_signed()))
         .filter(Column::Status.ne(status.text.clone()))
-        .filter(Column::CurrentState.is_not_in(distrusted()));
+        .filter(Column::CurrentState.is_not_in(untrusted_states()));
     change.exec(tx.conn()).await?;
     Ok(())
 }
 
-/// The states in which a host is not believed.
-fn distrusted() -> impl Iterator<Item = &'static str> {
+/// The states in which a host is not trusted.
+fn untrusted_states() -> impl Iterator<Item = &'static str> {
     let states = HostState::ALL.iter().filter(|state| !state.is_trusted());
     states.map(|state| state.name())
 }
 
-/// Notes the serial number of a host that has none yet.
-///
-/// # Errors
-/// The database cannot be reached.
-pub(crate) async fn note_serial(
+/// Sets the serial number of a host that has none.
+pub(crate) async fn record_serial(
     tx: &Tx,
     id: HostId,
     serial: &SerialNumber,
@@ -221,28 +213,27 @@ pub(crate) async fn note_serial(
     Ok(())
 }
 
-/// What a person may change of a host. What is not given stays.
+/// Changes to a host. Missing fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostChange {
-    /// Its name.
     pub name: Option<Name>,
-    /// Where it stands; none is nowhere.
+    /// Its site; the inner none removes it from its site.
     pub site: Option<Option<SiteId>>,
-    /// Its labels, all of them.
+    /// All of its labels.
     pub metadata: Option<Metadata>,
 }
 
 /// Changes a host.
 ///
 /// # Errors
-/// There is no such host or site in the project.
+/// The host or the site does not exist in the project.
 pub async fn change(
     tx: &Tx,
     id: HostId,
     change: &HostChange,
     now: Time,
 ) -> Result<Host, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     find(tx, id).await?;
     let mut row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
@@ -257,17 +248,17 @@ pub async fn change(
         row.site_id = Set(site.map(|site| site.bits().cast_signed()));
     }
     if let Some(metadata) = &change.metadata {
-        row.metadata = Set(Kept(metadata.clone()));
+        row.metadata = Set(JsonColumn(metadata.clone()));
     }
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Removes a host. What was assigned to it and scheduled for it goes with it.
+/// Deletes a host with its assignment and schedules.
 ///
 /// # Errors
-/// There is none in the project, or an instance is on it.
+/// It does not exist in the project, or it has an instance.
 pub async fn delete(tx: &Tx, id: HostId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Host(id)).await
 }
@@ -277,20 +268,21 @@ impl TryFrom<Model> for Host {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "hosts";
-        let state = |name: &str, column| named(HostState::from_name(name), TABLE, row.id, column);
+        let state =
+            |name: &str, column| or_corrupt(HostState::from_name(name), TABLE, row.id, column);
         let serial = SerialNumber::parse("serial", row.serial.as_deref().unwrap_or_default());
         let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
         let indication = Indication::from_name(&row.status_indication);
         let lvm_size = u32::try_from(row.user_lvm_size).ok();
         Ok(Self {
             id: HostId::from_bits(row.id.cast_unsigned()),
-            name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
             uuid: row.uuid,
-            serial: named(serial.ok(), TABLE, row.id, "serial")?,
+            serial: or_corrupt(serial.ok(), TABLE, row.id, "serial")?,
             desired: state(&row.desired_state, "desired_state")?,
             current: state(&row.current_state, "current_state")?,
             status: Status {
-                indication: named(indication, TABLE, row.id, "status_indication")?,
+                indication: or_corrupt(indication, TABLE, row.id, "status_indication")?,
                 text: row.status,
                 at: row.status_at,
             },
@@ -303,7 +295,7 @@ impl TryFrom<Model> for Host {
                 .provider_id
                 .map(|id| ProviderId::from_bits(id.cast_unsigned())),
             metadata: row.metadata.0,
-            user_lvm_size: named(lvm_size, TABLE, row.id, "user_lvm_size")?,
+            user_lvm_size: or_corrupt(lvm_size, TABLE, row.id, "user_lvm_size")?,
             updated_at: row.updated_at,
         })
     }

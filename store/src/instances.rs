@@ -1,9 +1,9 @@
-//! Instances: what runs on hosts, with the summary of what their nodes said.
+//! Instances, with a summary of the reports of their nodes.
 
 use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use evenkeel_domain::instance::{
@@ -17,24 +17,25 @@ use serde::de::DeserializeOwned;
 
 use crate::assignments;
 use crate::error::StoreError;
-use crate::fields::Reader;
-use crate::hosts::INVALIDATED;
-use crate::keyed::Keyed;
+use crate::fields::RowReader;
+use crate::hosts::INVALIDATED_STATUS;
+use crate::keyed::KeyedEntity;
 use crate::nodes::{self, SummaryRow};
-use crate::related::{self, Related, Sought};
+use crate::related::{self, Related, RelatedIdsSql};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
-use crate::rows::{Kept, host, named};
-use crate::tx::{Tx, all, each, execute, ids_in, one};
+use crate::rows::{JsonColumn, host, or_corrupt};
+use crate::tx::{Tx, execute, ids_in, query_all, query_map, query_one};
 use crate::{fields, ids, keyed};
 
-/// Makes an instance, with what is known of its node: nothing yet.
+/// Creates an instance and the empty state of its node.
 ///
 /// # Errors
-/// The host has one already, or host, operating system, policy, account or configuration is not in the project.
+/// The host already has an instance, or the host, operating system, policy, account or
+/// configuration is not in the project.
 pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, StoreError> {
-    // The order of locks: what is wanted before the rows that it refers to.
+    // Lock order: the project's advisory lock before the rows that the assignment refers to.
     if new.policy.is_some() {
-        tx.write_wanted().await?;
+        tx.lock_for_change().await?;
     }
     let id = InstanceId::nth(ids::next(tx.conn(), "instance_numbers").await?);
     let row = ActiveModel {
@@ -54,16 +55,20 @@ pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, S
         .exec_without_returning(tx.conn())
         .await?;
     nodes::create(tx, id, new.os, now).await?;
-    configure(tx, id, &new.custom_configs).await?;
+    insert_configs(tx, id, &new.custom_configs).await?;
     if let Some(policy) = new.policy {
-        let unlimited = Limits::default();
+        let unlimited = UpdateLimits::default();
         assignments::set(tx, Scope::Instance(id), policy, unlimited, now).await?;
     }
     find(tx, id).await
 }
 
-/// Says with which configurations an instance starts for the first time.
-async fn configure(tx: &Tx, id: InstanceId, configs: &[CustomConfigId]) -> Result<(), StoreError> {
+/// Stores the configurations for the first start of an instance.
+async fn insert_configs(
+    tx: &Tx,
+    id: InstanceId,
+    configs: &[CustomConfigId],
+) -> Result<(), StoreError> {
     if configs.is_empty() {
         return Ok(());
     }
@@ -81,16 +86,16 @@ async fn configure(tx: &Tx, id: InstanceId, configs: &[CustomConfigId]) -> Resul
 /// The instance with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
-    only(find_many(tx, &[id]).await?)
+    first_or_not_found(find_many(tx, &[id]).await?)
 }
 
-/// The instance with this id, locked with the state of its node: nothing is reported of it until the end of the
-/// transaction.
+/// The instance with this id, locked with the state of its node: no report is processed until the
+/// end of the transaction.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn lock(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
     nodes::lock_row(tx, id).await?;
     find(tx, id).await
@@ -99,120 +104,122 @@ pub async fn lock(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
 /// The instance on this host.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find_by_host(tx: &Tx, host: HostId) -> Result<Instance, StoreError> {
-    only(read(tx, Column::HostId, [host.bits()]).await?)
+    first_or_not_found(find_where(tx, Column::HostId, [host.bits()]).await?)
 }
 
-fn only<T>(found: Vec<T>) -> Result<T, StoreError> {
-    let first = found.into_iter().next();
-    first.ok_or(StoreError::NotFound { what: Entity::WHAT })
+fn first_or_not_found<T>(items: Vec<T>) -> Result<T, StoreError> {
+    let first = items.into_iter().next();
+    first.ok_or(StoreError::NotFound {
+        what: Entity::RESOURCE,
+    })
 }
 
-/// The instances with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The instances with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[InstanceId]) -> Result<Vec<Instance>, StoreError> {
-    read(tx, Column::Id, ids.iter().map(|id| id.bits())).await
+    find_where(tx, Column::Id, ids.iter().map(|id| id.bits())).await
 }
 
-/// The instance with this id, and its host: one statement.
+/// The instance with this id and its host: one statement.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find_with_host(tx: &Tx, id: InstanceId) -> Result<(Instance, Host), StoreError> {
-    only(find_with_hosts(tx, &[id]).await?)
+    first_or_not_found(find_with_hosts(tx, &[id]).await?)
 }
 
-/// The instances with these ids that there are, each with its host, in no order: one statement for any number of them.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The instances with these ids that exist, each with its host, in no particular order: one
+/// statement for any number of instances.
 pub async fn find_with_hosts(
     tx: &Tx,
     ids: &[InstanceId],
 ) -> Result<Vec<(Instance, Host)>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    let found = each(tx.conn(), MANY.as_str(), values, with_host).await?;
-    Ok(found.into_iter().flatten().collect())
+    let pairs = query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, with_host).await?;
+    Ok(pairs.into_iter().flatten().collect())
 }
 
 fn with_host(row: &QueryResult) -> Result<Option<(Instance, Host)>, StoreError> {
-    let mut row = Reader::new(row);
-    let Some(instance) = read_one(&mut row)? else {
+    let mut row = RowReader::new(row);
+    let Some(instance) = read_instance(&mut row)? else {
         return Ok(None);
     };
     Ok(Some((instance, row.fields::<host::Model>()?.try_into()?)))
 }
 
-/// An instance with its host and with what is too much for a list.
+/// An instance with its host and the data that is too large for lists.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WholeInstance {
-    /// The instance.
+pub struct InstanceDetails {
     pub instance: Instance,
-    /// Its host.
     pub host: Host,
-    /// The packages that its node said are installed, as they are kept; none if it said nothing of them.
+    /// The installed packages, as stored; none if the node did not report them.
     pub packages: Option<String>,
-    /// The open vulnerabilities of the operating system that it runs, as its registry told them last; none if it came
-    /// from none or nothing was told.
+    /// The open vulnerabilities of its operating system from the registry's last list; none if the
+    /// operating system has no registry or no list.
     pub existing_cves: Option<String>,
-    /// The places for images that its node has; none if it is updated by packages.
+    /// The image slots of its node; none if it is updated by packages.
     pub slots: Vec<ImageSlot>,
-    /// The images that failed on it, the last one last.
+    /// The images that failed on it, latest last.
     pub failed_images: Vec<FailedImage>,
 }
 
-/// The instance with this id, whole, and what it and its host refer to (see [`related::Wanted`]): one statement.
+/// The details of an instance, and the resources that it and its host refer to (see
+/// [`related::RelatedIds`]): one statement.
 ///
 /// # Errors
-/// There is none in the project.
-pub async fn find_whole(tx: &Tx, id: InstanceId) -> Result<(WholeInstance, Related), StoreError> {
+/// It does not exist in the project.
+pub async fn find_details(
+    tx: &Tx,
+    id: InstanceId,
+) -> Result<(InstanceDetails, Related), StoreError> {
     let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
-    let row = one(tx.conn(), WHOLE.as_str(), values).await?;
-    let row = row.ok_or(StoreError::NotFound { what: Entity::WHAT })?;
-    let (instance, host) = with_host(&row)?.ok_or(StoreError::NotFound { what: Entity::WHAT })?;
-    let whole = WholeInstance {
+    let row = query_one(tx.conn(), FIND_DETAILS_SQL.as_str(), values).await?;
+    let row = row.ok_or(StoreError::NotFound {
+        what: Entity::RESOURCE,
+    })?;
+    let (instance, host) = with_host(&row)?.ok_or(StoreError::NotFound {
+        what: Entity::RESOURCE,
+    })?;
+    let details = InstanceDetails {
         instance,
         host,
         packages: row.try_get("", "packages")?,
         existing_cves: row.try_get("", "existing_cves")?,
-        slots: of_facts(&row, id, "slots")?,
-        failed_images: of_facts(&row, id, "failed_images")?,
+        slots: list_from_facts(&row, id, "slots")?,
+        failed_images: list_from_facts(&row, id, "failed_images")?,
     };
-    Ok((whole, related::from_row(&row)?))
+    Ok((details, related::from_row(&row)?))
 }
 
-/// A list of what the node of an instance said of itself.
-fn of_facts<T: DeserializeOwned>(
+/// A list from the reported facts of a node.
+fn list_from_facts<T: DeserializeOwned>(
     row: &QueryResult,
     id: InstanceId,
     column: &str,
 ) -> Result<Vec<T>, StoreError> {
-    let list: Result<Kept<Vec<T>>, _> = row.try_get("", column);
-    let list = named(list.ok(), "node_states", id.bits().cast_signed(), "facts")?;
+    let list: Result<JsonColumn<Vec<T>>, _> = row.try_get("", column);
+    let list = or_corrupt(list.ok(), "node_states", id.bits().cast_signed(), "facts")?;
     Ok(list.0)
 }
 
-/// What a person may change of an instance. What is not given stays.
+/// Changes to an instance. Missing fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceChange {
-    /// Its name.
     pub name: Option<Name>,
-    /// What it runs on.
+    /// What it runs on, such as bare metal.
     pub kind: Option<InstanceKind>,
-    /// Which operating system its node will run (see [`Instance::check_os`]).
+    /// The operating system that its node will run (see [`Instance::check_os`]).
     pub os: Option<OsId>,
-    /// The policy that is assigned to it; none takes it back.
+    /// Its assigned policy; the inner none removes the assignment.
     pub policy: Option<Option<PolicyId>>,
 }
 
 /// Changes an instance.
 ///
 /// # Errors
-/// There is none in the project, or the operating system or the policy is not in it.
+/// It does not exist in the project, or the operating system or the policy does not.
 pub async fn change(
     tx: &Tx,
     id: InstanceId,
@@ -220,13 +227,13 @@ pub async fn change(
     now: Time,
 ) -> Result<Instance, StoreError> {
     if change.policy.is_some() {
-        tx.write_wanted().await?;
+        tx.lock_for_change().await?;
     }
     let before = lock(tx, id).await?;
     if let Some(os) = change.os.filter(|os| *os != before.summary.os) {
         nodes::set_os(tx, id, os).await?;
     }
-    // The same policy once more changes nothing: its limits and what has failed stay.
+    // Assigning the same policy again changes nothing: its limits and its failures stay.
     if let Some(policy) = change.policy.filter(|policy| *policy != before.policy) {
         match policy {
             Some(policy) => assignments::assign(tx, Scope::Instance(id), policy, now).await?,
@@ -250,10 +257,10 @@ pub async fn change(
     find(tx, id).await
 }
 
-/// Withdraws the trust in an instance: from now on its node is not listened to. Once more changes nothing.
+/// Withdraws the trust in an instance: reports of its node are refused from now on. Idempotent.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn invalidate(tx: &Tx, id: InstanceId, now: Time) -> Result<(), StoreError> {
     let before = lock(tx, id).await?;
     let untrusted = InstanceState::Untrusted;
@@ -269,59 +276,61 @@ pub async fn invalidate(tx: &Tx, id: InstanceId, now: Time) -> Result<(), StoreE
         ..Default::default()
     };
     row.update(tx.conn()).await?;
-    let status = Status::new(INVALIDATED, Indication::Idle, now);
+    let status = Status::new(INVALIDATED_STATUS, Indication::Idle, now);
     nodes::set_status(tx, id, &status).await
 }
 
-/// Removes an instance, with its runs and what was assigned to it.
+/// Deletes an instance with its runs and its assignment.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn delete(tx: &Tx, id: InstanceId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
-    // The order of locks: the node's state before its runs.
+    tx.lock_for_change().await?;
+    // Lock order: the node's state before its runs.
     nodes::lock_row(tx, id).await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Instance(id)).await
 }
 
-/// What is shown of instances `i`, with what is [`JOINED`] to them, for [`read_one`].
+/// The columns of instances `i` with their [`JOINS_SQL`], for [`read_instance`].
 pub(crate) fn columns() -> String {
     format!(
-        "{}, {}, a.policy_id, {CONFIGS}",
+        "{}, {}, a.policy_id, {CONFIG_IDS_SQL}",
         fields::columns::<Model>("i"),
         fields::columns::<SummaryRow>("n"),
     )
 }
 
-/// The configurations that an instance `i` starts with for the first time.
-const CONFIGS: &str = "ARRAY(SELECT c.custom_config_id FROM instance_custom_configs c \
+/// The first-start configurations of an instance `i`.
+const CONFIG_IDS_SQL: &str = "ARRAY(SELECT c.custom_config_id FROM instance_custom_configs c \
      WHERE c.tenant_id = i.tenant_id AND c.instance_id = i.id)";
 
-/// What instances `i` are shown with: what their nodes said, and the policies that are assigned to themselves.
-pub(crate) const JOINED: &str = "LEFT JOIN node_states n ON n.tenant_id = i.tenant_id AND n.instance_id = i.id \
+/// Joins the node state and the instance's own assignment to instances `i`.
+pub(crate) const JOINS_SQL: &str = "LEFT JOIN node_states n ON n.tenant_id = i.tenant_id AND n.instance_id = i.id \
      LEFT JOIN assignments a ON a.tenant_id = i.tenant_id AND a.target_kind = 'instance' AND a.target_id = i.id";
 
 /// Instances `i` with their hosts.
-static WITH_HOSTS: LazyLock<String> = LazyLock::new(|| {
-    format!("instances i JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {JOINED}")
+static FROM_WITH_HOSTS_SQL: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "instances i JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {JOINS_SQL}"
+    )
 });
 
-static MANY: LazyLock<String> = LazyLock::new(|| {
+static FIND_MANY_SQL: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT {}, {} FROM {} WHERE i.tenant_id = $1 AND i.id = ANY ({})",
         columns(),
         fields::columns::<host::Model>("h"),
-        *WITH_HOSTS,
+        *FROM_WITH_HOSTS_SQL,
         ids_in(2),
     )
 });
 
-static WHOLE: LazyLock<String> = LazyLock::new(|| {
-    let sought = Sought {
+static FIND_DETAILS_SQL: LazyLock<String> = LazyLock::new(|| {
+    let related_ids = RelatedIdsSql {
         local_accounts: Some("ARRAY[i.local_account_id]".to_owned()),
-        custom_configs: Some(CONFIGS.to_owned()),
-        ..Sought::of_node()
+        custom_configs: Some(CONFIG_IDS_SQL.to_owned()),
+        ..RelatedIdsSql::for_node()
     };
     format!(
         "SELECT {}, {}, {}, (SELECT p.body FROM contents p WHERE p.tenant_id = n.tenant_id \
@@ -332,31 +341,33 @@ static WHOLE: LazyLock<String> = LazyLock::new(|| {
          FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
         fields::columns::<host::Model>("h"),
-        sought.columns(),
-        *WITH_HOSTS,
+        related_ids.columns(),
+        *FROM_WITH_HOSTS_SQL,
     )
 });
 
-/// The instances with one of these in a column, in no order.
-async fn read(
+/// The instances with one of these ids in a column, in no particular order.
+async fn find_where(
     tx: &Tx,
     column: Column,
     ids: impl IntoIterator<Item = u32>,
 ) -> Result<Vec<Instance>, StoreError> {
     let sql = format!(
-        "SELECT {} FROM instances i {JOINED} WHERE i.tenant_id = $1 AND i.{} = ANY ({})",
+        "SELECT {} FROM instances i {JOINS_SQL} WHERE i.tenant_id = $1 AND i.{} = ANY ({})",
         columns(),
         column.as_str(),
         ids_in(2),
     );
     let ids: Vec<i32> = ids.into_iter().map(u32::cast_signed).collect();
-    let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), ids.into()]).await?;
-    let instances = rows.iter().map(|row| read_one(&mut Reader::new(row)));
+    let rows = query_all(tx.conn(), sql, [tx.tenant().uuid().into(), ids.into()]).await?;
+    let instances = rows
+        .iter()
+        .map(|row| read_instance(&mut RowReader::new(row)));
     instances.filter_map(Result::transpose).collect()
 }
 
-/// The instance of the next [`columns`]; none if nothing is on the host of the row.
-pub(crate) fn read_one(row: &mut Reader<'_>) -> Result<Option<Instance>, StoreError> {
+/// Reads an instance from the next [`columns`]; none if the host of the row has no instance.
+pub(crate) fn read_instance(row: &mut RowReader<'_>) -> Result<Option<Instance>, StoreError> {
     let model = row.joined::<Model>()?;
     let summary = row.joined::<SummaryRow>()?;
     let policy: Option<i32> = row.take()?;
@@ -364,30 +375,30 @@ pub(crate) fn read_one(row: &mut Reader<'_>) -> Result<Option<Instance>, StoreEr
     let Some(model) = model else {
         return Ok(None);
     };
-    let summary = named(summary, "node_states", model.id, "instance_id")?;
+    let summary = or_corrupt(summary, "node_states", model.id, "instance_id")?;
     let configs = configs.into_iter().map(i32::cast_unsigned);
     let mut configs: Vec<_> = configs.map(CustomConfigId::from_bits).collect();
     configs.sort_unstable();
     Ok(Some(Instance {
         policy: policy.map(|id| PolicyId::from_bits(id.cast_unsigned())),
         custom_configs: configs,
-        ..instance(model, summary.try_into()?)?
+        ..instance_from_row(model, summary.try_into()?)?
     }))
 }
 
-/// An instance without what is assigned to it and without its configurations.
-fn instance(row: Model, summary: Summary) -> Result<Instance, StoreError> {
+/// An instance without its assignment and its configurations.
+fn instance_from_row(row: Model, summary: Summary) -> Result<Instance, StoreError> {
     const TABLE: &str = "instances";
-    let at = |name: &str, column| named(InstanceState::from_name(name), TABLE, row.id, column);
+    let at = |name: &str, column| or_corrupt(InstanceState::from_name(name), TABLE, row.id, column);
     let security = SecurityFeature::from_name(&row.security_feature);
     Ok(Instance {
         id: InstanceId::from_bits(row.id.cast_unsigned()),
         host: HostId::from_bits(row.host_id.cast_unsigned()),
-        name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
-        kind: named(InstanceKind::from_name(&row.kind), TABLE, row.id, "kind")?,
+        name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+        kind: or_corrupt(InstanceKind::from_name(&row.kind), TABLE, row.id, "kind")?,
         desired: at(&row.desired_state, "desired_state")?,
         current: at(&row.current_state, "current_state")?,
-        security_feature: named(security, TABLE, row.id, "security_feature")?,
+        security_feature: or_corrupt(security, TABLE, row.id, "security_feature")?,
         policy: None,
         local_account: row
             .local_account_id

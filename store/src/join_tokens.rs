@@ -1,4 +1,4 @@
-//! Join tokens. Only the digest of a secret is kept.
+//! Join tokens. Only the digest of the secret is stored.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::JoinTokenId;
@@ -11,16 +11,13 @@ use sea_orm::{
 };
 
 use crate::error::StoreError;
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::rows::join_token::{ActiveModel, Column, Entity, Model};
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::tx::{FleetTx, Tx};
 use crate::{ids, keyed};
 
-/// Makes a token whose secret has this SHA-256 digest.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Creates a token for a secret with this SHA-256 digest.
 pub async fn create(
     tx: &Tx,
     spec: &JoinTokenSpec,
@@ -45,9 +42,6 @@ pub async fn create(
 }
 
 /// The tokens, by id.
-///
-/// # Errors
-/// The database cannot be reached.
 pub async fn all(tx: &Tx) -> Result<Vec<JoinToken>, StoreError> {
     let rows = tx.scope::<Entity>().all(tx.conn()).await?;
     let tokens: Result<Vec<_>, _> = rows.into_iter().map(JoinToken::try_from).collect();
@@ -59,15 +53,15 @@ pub async fn all(tx: &Tx) -> Result<Vec<JoinToken>, StoreError> {
 /// The token with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: JoinTokenId) -> Result<JoinToken, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// Takes a token back. Taking it back again changes nothing.
+/// Revokes a token. Idempotent.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn revoke(tx: &Tx, id: JoinTokenId, now: Time) -> Result<JoinToken, StoreError> {
     tx.change::<Entity>()
         .col_expr(Column::RevokedAt, Expr::value(now))
@@ -78,39 +72,37 @@ pub async fn revoke(tx: &Tx, id: JoinTokenId, now: Time) -> Result<JoinToken, St
     find(tx, id).await
 }
 
-/// The project of the token whose secret has this digest: a machine shows it before anybody knows where it belongs.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn tenant_of(tx: &FleetTx, digest: [u8; 32]) -> Result<Option<TenantId>, StoreError> {
-    let found = Entity::find()
+/// The project of the token with this secret digest: when a machine joins, its project is not known
+/// yet.
+pub async fn find_tenant(tx: &FleetTx, digest: [u8; 32]) -> Result<Option<TenantId>, StoreError> {
+    let row = Entity::find()
         .filter(Column::Digest.eq(digest.to_vec()))
         .one(tx.conn())
         .await?;
-    Ok(found.map(|row| TenantId::new(row.tenant_id)))
+    Ok(row.map(|row| TenantId::new(row.tenant_id)))
 }
 
-/// The token whose secret has this digest, locked: machines that show it at once are judged one after the other.
+/// The token with this secret digest, locked, so that simultaneous joins are handled one after the
+/// other.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn lock(tx: &Tx, digest: [u8; 32]) -> Result<JoinToken, StoreError> {
-    let found = tx
+    let query = tx
         .scope::<Entity>()
         .filter(Column::Digest.eq(digest.to_vec()))
         .lock_exclusive();
-    found
+    query
         .one(tx.conn())
         .await?
-        .ok_or(StoreError::NotFound { what: Entity::WHAT })?
+        .ok_or(StoreError::NotFound {
+            what: Entity::RESOURCE,
+        })?
         .try_into()
 }
 
-/// Notes that a machine has joined with the token, which this transaction has locked.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn used(tx: &Tx, id: JoinTokenId, now: Time) -> Result<(), StoreError> {
+/// Records that a machine has joined with the token. The transaction has locked the token.
+pub async fn record_use(tx: &Tx, id: JoinTokenId, now: Time) -> Result<(), StoreError> {
     tx.change::<Entity>()
         .col_expr(Column::Used, Expr::col(Column::Used).add(1))
         .col_expr(Column::LastUsedAt, Expr::value(now))
@@ -128,7 +120,7 @@ impl TryFrom<Model> for JoinToken {
         Ok(Self {
             id: JoinTokenId::from_bits(row.id.cast_unsigned()),
             spec: JoinTokenSpec {
-                name: named(name, "join_tokens", row.id, "name")?,
+                name: or_corrupt(name, "join_tokens", row.id, "name")?,
                 expires_at: row.expires_at,
                 one_time: row.one_time,
                 may_create_hosts: row.may_create_hosts,

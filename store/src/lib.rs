@@ -1,11 +1,12 @@
-//! How it is kept: everything that is read from and written to the database. All SQL is here.
+//! The database layer: all reads, all writes and all SQL.
 //!
-//! There is no reading or writing on a bare [`Store`]: [`Store::enter`], [`Store::tenant`], [`Store::snapshot`] and
-//! [`Store::fleet`] open a transaction with a scope, every query starts from that scope, and row-level security is the
-//! second wall behind it.
+//! A bare [`Store`] cannot read or write: [`Store::enter`], [`Store::tenant`], [`Store::snapshot`]
+//! and [`Store::fleet`] open a transaction with a scope, and every query starts from that scope.
+//! Row-level security is the second barrier.
 //!
-//! One file per aggregate; lists of all of them are in [`listing`], what they refer to is in [`related`]. Locks are taken
-//! in one order: the project's advisory lock, the node's state, the assignment, the run.
+//! There is one file per aggregate. Lists of all resources are in [`listing`], the resources that
+//! they refer to in [`related`]. Lock order: the project's advisory lock, the node's state, the
+//! assignment, the run.
 
 mod bounded;
 mod chain;
@@ -19,7 +20,6 @@ mod rows;
 mod tx;
 
 pub mod assignments;
-pub mod brake;
 pub mod changes;
 pub mod contacts;
 pub mod contents;
@@ -27,9 +27,10 @@ pub mod custom_configs;
 pub mod decisions;
 pub mod hardware;
 pub mod hosts;
-pub mod image_lines;
+pub mod image_series;
 pub mod instances;
 pub mod join_tokens;
+pub mod limit_usage;
 pub mod listing;
 pub mod local_accounts;
 pub mod log;
@@ -37,10 +38,11 @@ pub mod node_tokens;
 pub mod nodes;
 pub mod orders;
 pub mod os_catalogue;
-pub mod os_inside;
+pub mod os_details;
 pub mod os_profiles;
 pub mod os_reports;
 pub mod os_settings;
+pub mod package_versions;
 pub mod pauses;
 pub mod policies;
 pub mod projects;
@@ -54,10 +56,9 @@ pub mod sites;
 pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod versions;
 
-pub use chain::Chain;
-pub use check::{Misfit, Schema};
+pub use chain::ScopeChain;
+pub use check::{IncompatibleDatabase, SchemaState};
 pub use error::{Conflict, StoreError};
 pub use pool::{Store, StoreOptions};
-pub use tx::{Actor, Entry, FleetTx, ProjectKey, Tx};
+pub use tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};

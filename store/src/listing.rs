@@ -1,19 +1,19 @@
 //! Lists of all resources: filtered, ordered, in pages and as a stream.
 //!
-//! A filter of the domain becomes one condition in SQL, whose values are parameters. What there is to compare is said in
-//! the tables of columns.
+//! A filter becomes one SQL condition whose values are parameters. The column tables define which
+//! fields can be compared.
 
 mod columns;
 mod comparison;
 mod condition;
 mod cursor;
-mod draft;
 mod key;
 mod order;
 mod query;
+mod sql_builder;
 
 pub use cursor::{Cursor, open};
-pub use key::Key;
+pub use key::PageKey;
 
 use std::collections::HashMap;
 
@@ -24,110 +24,106 @@ use crate::error::{Conflict, StoreError};
 use crate::tx::Tx;
 use query::Query;
 
-/// A list.
+/// The query of a list.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// Of what.
     pub resource: Resource,
-    /// Only those that fit; all if there is none.
+    /// Returns only matching resources; without a filter, all.
     pub filter: Option<Filter>,
-    /// Of these, only those that fit this as well. It may be another one for the next page: no key knows it.
+    /// An additional filter that is not part of the page token: it may differ on the next page.
     pub within: Option<Filter>,
-    /// In which order; what is alike is ordered by id.
+    /// The order; resources with equal values are ordered by id.
     pub order: Vec<OrderKey>,
 }
 
-/// Where a page begins.
+/// Where a page starts.
 #[derive(Clone, Debug, PartialEq)]
-pub enum From {
-    /// After so many.
+pub enum PageStart {
+    /// After this number of resources.
     Offset(u64),
-    /// After the last one of the page before.
-    After(Key),
+    /// After the last resource of the previous page.
+    After(PageKey),
 }
 
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
+pub struct ListPage {
     /// The ids, in the order of the list.
     pub ids: Vec<u32>,
-    /// How many the whole list has.
+    /// Length of the whole list.
     pub total: u64,
-    /// Where the next page begins; none if this was the last one.
-    pub next: Option<Key>,
+    /// Where the next page starts; none on the last page.
+    pub next: Option<PageKey>,
 }
 
-/// A page of a list, with the length of the whole. It is right in a snapshot, where the two agree.
+/// A page of a list with the length of the whole list. Run it in a snapshot, so that both agree.
 ///
 /// # Errors
-/// The key is of another list, or the database cannot be reached.
+/// The key belongs to another list, or the database cannot be reached.
 pub async fn page(
     tx: &Tx,
     listing: &Listing,
-    from: &From,
+    from: &PageStart,
     limit: u64,
-) -> Result<Chosen, StoreError> {
+) -> Result<ListPage, StoreError> {
     let query = Query::new(tx, listing)?;
-    let start = query.start(from).ok_or_else(foreign)?;
+    let start = query.start_point(from).ok_or_else(wrong_page_token)?;
     let page = query.page(tx, start, limit).await?;
-    let next = page.places.last().filter(|_| !page.is_last);
-    Ok(Chosen {
-        ids: page.places.iter().map(|place| place.id).collect(),
+    let next = page.positions.last().filter(|_| !page.is_last);
+    Ok(ListPage {
+        ids: page.positions.iter().map(|position| position.id).collect(),
         total: page.total,
-        next: next.map(|place| query.key_of(place)),
+        next: next.map(|position| query.page_key(position)),
     })
 }
 
-/// Whether a key is of this list.
+/// Whether a key belongs to this list.
 ///
 /// # Errors
-/// The list asks for a field that is not kept.
-pub fn is_of(tx: &Tx, listing: &Listing, key: &Key) -> Result<bool, StoreError> {
-    Ok(Query::new(tx, listing)?.place_of(key).is_some())
+/// The list uses a field that is not stored.
+pub fn key_matches(tx: &Tx, listing: &Listing, key: &PageKey) -> Result<bool, StoreError> {
+    Ok(Query::new(tx, listing)?.position_of(key).is_some())
 }
 
-fn foreign() -> StoreError {
-    let rule = "a page token belongs to the list that gave it".to_owned();
+fn wrong_page_token() -> StoreError {
+    let rule = "the page token belongs to another list".to_owned();
     Conflict::Rule { rule }.into()
 }
 
-/// How the database would read a page forwards, for a test.
+/// The query plan of a forward page, for tests.
 ///
 /// # Errors
-/// The key is of another list, or the database cannot be reached.
+/// The key belongs to another list, or the database cannot be reached.
 #[cfg(feature = "testing")]
-pub async fn plan(
+pub async fn explain(
     tx: &Tx,
     listing: &Listing,
-    from: &From,
+    from: &PageStart,
     limit: u64,
 ) -> Result<String, StoreError> {
     let query = Query::new(tx, listing)?;
-    let start = query.start(from).ok_or_else(foreign)?;
+    let start = query.start_point(from).ok_or_else(wrong_page_token)?;
     let (sql, values) = query.statement(start, limit);
-    let rows = crate::tx::all(tx.conn(), format!("EXPLAIN {sql}"), values).await?;
+    let rows = crate::tx::query_all(tx.conn(), format!("EXPLAIN {sql}"), values).await?;
     let lines: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get_by_index(0)).collect();
     Ok(lines?.join("\n"))
 }
 
-/// How many a list has.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Length of a list.
 pub async fn count(tx: &Tx, listing: &Listing) -> Result<u64, StoreError> {
     Query::new(tx, listing)?.count(tx).await
 }
 
-/// The statement that gives the ids of a list in no order, for use within another one, and its values: the first one is
-/// the project.
+/// A statement that selects the ids of a list in no particular order, for use as a subquery, and
+/// its values. The first value is the project.
 ///
 /// # Errors
-/// The list asks for a field that is not kept.
-pub(crate) fn ids_of(tx: &Tx, listing: &Listing) -> Result<(String, Vec<Value>), StoreError> {
-    Ok(Query::new(tx, listing)?.unordered())
+/// The list uses a field that is not stored.
+pub(crate) fn ids_query(tx: &Tx, listing: &Listing) -> Result<(String, Vec<Value>), StoreError> {
+    Ok(Query::new(tx, listing)?.unordered_statement())
 }
 
-/// Things in the order of their ids; those that there are no more are left out.
+/// Sorts items by the order of their ids. Ids without an item are skipped.
 pub fn in_order<T>(ids: &[u32], items: Vec<T>, id: impl Fn(&T) -> u32) -> Vec<T> {
     let mut by_id: HashMap<u32, T> = items.into_iter().map(|item| (id(&item), item)).collect();
     ids.iter().filter_map(|id| by_id.remove(id)).collect()
@@ -138,9 +134,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_put_in_order() {
-        let found = vec![(3, "c"), (1, "a"), (2, "b")];
-        let ordered = in_order(&[2, 9, 3, 1], found, |(id, _)| *id);
+    fn items_follow_the_order_of_the_ids() {
+        let items = vec![(3, "c"), (1, "a"), (2, "b")];
+        let ordered = in_order(&[2, 9, 3, 1], items, |(id, _)| *id);
         assert_eq!(ordered, [(2, "b"), (3, "c"), (1, "a")]);
     }
 }

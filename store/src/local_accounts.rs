@@ -1,4 +1,4 @@
-//! Accounts that may log in to nodes.
+//! Local accounts that can log in to nodes.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::LocalAccountId;
@@ -10,10 +10,10 @@ use crate::rows::local_account::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 
-/// Makes an account.
+/// Creates an account.
 ///
 /// # Errors
-/// The name is taken.
+/// The name already exists.
 pub async fn create(
     tx: &Tx,
     spec: &LocalAccountSpec,
@@ -34,23 +34,20 @@ pub async fn create(
 /// The account with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: LocalAccountId) -> Result<LocalAccount, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The accounts with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The accounts with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[LocalAccountId]) -> Result<Vec<LocalAccount>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Removes an account.
+/// Deletes an account.
 ///
 /// # Errors
-/// There is none in the project, or it is that of an instance.
+/// It does not exist in the project, or an instance uses it.
 pub async fn delete(tx: &Tx, id: LocalAccountId) -> Result<(), StoreError> {
     keyed::delete::<Entity>(tx, id.bits()).await
 }

@@ -1,15 +1,16 @@
-//! The change log as a program follows it: every change of every project once, in an order in which nothing is missed.
+//! Reads the change log: every change of every project exactly once, in an order that misses none.
 //!
-//! A change has its place by the number of its transaction. Transactions end in another order than they began, so a reader
-//! stops below the oldest one that still writes in this database; below that nothing can appear any more. A writer that
-//! hangs therefore holds up all readers. What a reader cannot know any more, it says ([`Break`]): then everything that was
-//! concluded from the log has to be read anew, and the log be followed from its present end.
+//! Changes are ordered by transaction id. Transactions do not end in the order in which they began,
+//! so a reader stops at the oldest transaction that is still writing in this database; before it,
+//! no change can appear any more. A hanging writer therefore delays all readers. If a reader may
+//! have missed changes, it returns a [`LogBreak`]: then all conclusions from the log are void, and
+//! it must be followed from its current end.
 //!
-//! Rows that are removed while triggers are disabled, and that were not read yet, are missed in silence. Only the last one
-//! that was read is looked for.
+//! Rows that were not read and are removed while triggers are disabled go unnoticed, unless the row
+//! that was read last is among them.
 
+mod connection;
 mod limit;
-mod line;
 mod listen;
 mod prune;
 
@@ -22,20 +23,20 @@ use sea_orm::sqlx::{AssertSqlSafe, query};
 use sea_orm::{DbErr, QueryResult};
 use uuid::Uuid;
 
-use crate::check::Misfit;
+use crate::check::IncompatibleDatabase;
 use crate::error::StoreError;
 use crate::pool::Store;
-use crate::rows::named;
-use line::Line;
+use crate::rows::or_corrupt;
+use connection::LogConnection;
 
-pub use listen::{Hints, hints};
+pub use listen::{HintListener, listen_for_hints};
 pub use prune::prune;
 
-/// How long the database may take for a pass: a line that is cut says nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Limit for a pass, because a cut connection sends nothing.
+const PASS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The place behind every change there can be.
-const BEHIND_ALL: Position = Position {
+/// The position after every possible change.
+const END_OF_LOG: Position = Position {
     epoch: 0,
     xid: i64::MAX.cast_unsigned(),
     seq: 0,
@@ -43,44 +44,41 @@ const BEHIND_ALL: Position = Position {
 
 const TABLE: &str = "change_log";
 
-/// A place in the log: behind the change that was made by this transaction with this number.
+/// A position in the log: after the change with this number of this transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// How often rows were removed that somebody may not have read.
+    /// Counts removals of rows that a reader may not have read.
     pub epoch: i32,
-    /// The transaction.
+    /// The transaction id.
     pub xid: u64,
-    /// The number of the change; 0 before the first one of the transaction.
+    /// The number of the change; 0 before the first change of the transaction.
     pub seq: i64,
 }
 
-/// One change, as far as it says what must be looked at again.
+/// One change, reduced to what must be invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Of which project.
+pub struct LoggedChange {
     pub tenant: TenantId,
-    /// Of what.
-    pub kind: Kind,
-    /// The bits of its id; 0 for what a project has one of.
+    pub kind: ChangeKind,
+    /// The bits of its id; 0 for resources that exist once per project.
     pub id: u32,
-    /// What happened to it.
     pub operation: Operation,
-    /// What it concerns; none if that may be anything in the project.
+    /// The affected scope; none if it may be any scope of the project.
     pub scope: Option<Scope>,
-    /// Its place.
+    /// Its position in the log.
     pub at: Position,
 }
 
-/// What was changed.
+/// The kind of a changed resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ChangeKind {
     /// A project itself.
     Project,
     /// The settings of a project.
     Settings,
     /// A host.
     Host,
-    /// An instance, or what its node said.
+    /// An instance, or a report of its node.
     Instance,
     /// An OS profile.
     Os,
@@ -100,153 +98,156 @@ pub enum Kind {
     Site,
     /// A pause.
     Pause,
-    /// An order to update now, or not now.
+    /// An order to update now or not to update.
     Order,
     /// A slot of an assignment.
     Slot,
-    /// What says nothing about what a node is to do.
+    /// A resource that does not affect decisions.
     Other,
 }
 
-/// What happened to something.
+/// The operation of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// It was made.
+    /// Created.
     Insert,
-    /// It was changed.
+    /// Changed.
     Update,
-    /// It was removed.
+    /// Deleted.
     Delete,
 }
 
-/// What one pass read.
+/// The result of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// The changes behind the position, in the order of the log.
-    pub changes: Vec<Change>,
-    /// Everything of transactions below this one is over.
+    /// The changes after the position, in the order of the log.
+    pub changes: Vec<LoggedChange>,
+    /// All transactions below this id have ended.
     pub limit: u64,
-    /// No transaction from this one on had ended when the pass began. Once the limit of a pass is as high, everything has
-    /// been read that was committed before this one began.
+    /// No transaction from this id on had ended when the pass began. Once the `limit` of a later
+    /// pass reaches this value, every change that was committed before this pass has been read.
     pub xmax: u64,
-    /// Whether the pass was cut off by its size: there is more below the limit.
-    pub more: bool,
+    /// Whether the pass reached its size limit and more changes are available.
+    pub has_more: bool,
 }
 
 impl Tail {
-    /// Of a pass for which nothing has ended.
-    const fn nothing(xmax: u64) -> Self {
+    /// The result of a pass during which no transaction ended.
+    const fn empty(xmax: u64) -> Self {
         Self {
             changes: Vec::new(),
             limit: xmax,
             xmax,
-            more: false,
+            has_more: false,
         }
     }
 }
 
-/// Why what was concluded from the log holds no longer.
+/// Why conclusions from the log are no longer valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Break {
-    /// The change that was read last is gone.
-    #[error("the change that was read last is gone from the change log")]
+pub enum LogBreak {
+    /// The last change that was read no longer exists.
+    #[error("the change that was read last no longer exists in the change log")]
     Truncated,
-    /// Housekeeping removed changes that were not read yet.
-    #[error("changes were thrown away before they were read")]
+    /// Pruning deleted changes that were not read yet.
+    #[error("changes were pruned before they were read")]
     Pruned,
-    /// Somebody else removed changes.
-    #[error("somebody removed changes from the change log")]
+    /// Changes were deleted other than by pruning.
+    #[error("changes were deleted from the change log")]
     OtherEpoch,
-    /// The server was started again, or is another one.
-    #[error("the database server was started again, or is another one")]
+    /// The database server was restarted or replaced.
+    #[error("the database server was restarted or replaced")]
     OtherServer,
-    /// The database is as it was before: a backup was restored.
-    #[error("the database is older than what was read from it")]
+    /// The database is older than before: a backup was restored.
+    #[error("the database is older than the changes that were read from it")]
     Backwards,
 }
 
-/// Why the log cannot be followed.
+/// Why the log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The database does not do what it is asked. To try again may help: the place in the log is kept.
+    /// A statement failed. A retry may succeed: the position in the log is kept.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The database is none that a reader can work with.
+    /// The program cannot use the database.
     #[error(transparent)]
-    Misfit(#[from] Misfit),
-    /// The log cannot be followed from this place on. A new reader is needed.
+    Incompatible(#[from] IncompatibleDatabase),
+    /// The log cannot be followed from this position. A new reader is needed.
     #[error(transparent)]
-    Broken(#[from] Break),
+    Broken(#[from] LogBreak),
 }
 
-/// Follows the log of all projects, on a connection of its own.
+/// Follows the change log of all projects on a connection of its own.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     store: Store,
     /// None after a failure: the next pass connects again.
-    known: Option<Known>,
-    /// Everything up to here was read.
+    connection: Option<ReaderConnection>,
+    /// Everything up to this position was read.
     at: Position,
-    /// The highest number that was read.
+    /// The highest change number that was read.
     highest: i64,
-    /// When the server started.
+    /// Start time of the server.
     server: Time,
 }
 
-/// A connection, and what is known by it alone: whoever loses it looks at the whole state again.
+/// A connection and the state that is valid only with it: after a reconnect the whole state is read
+/// again.
 #[derive(Debug)]
-struct Known {
-    line: Line,
-    /// If the last pass read all that was over, and nothing below was not over: until one ends there is nothing to read.
-    settled: Option<Settled>,
+struct ReaderConnection {
+    line: LogConnection,
+    /// Set if the last pass read everything and no transaction was open below: nothing can be read
+    /// until a transaction ends.
+    settled: Option<CaughtUp>,
 }
 
-/// Up to where all is read.
+/// The point up to which everything was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Settled {
-    /// No transaction from this one on had ended.
+struct CaughtUp {
+    /// No transaction from this id on had ended.
     xmax: u64,
-    /// On this server.
+    /// Start time of the server.
     server: Time,
 }
 
-/// What the log says of itself.
+/// The state of the log.
 #[derive(Clone, Copy, Debug)]
-struct State {
-    /// No transaction from this one on has ended.
+struct LogState {
+    /// No transaction from this id on has ended.
     xmax: u64,
-    /// Every transaction below this one is over, and seen.
+    /// Every transaction below this id has ended and is visible.
     limit: u64,
     epoch: i32,
-    /// The newest place that housekeeping removed.
+    /// The newest position that pruning deleted.
     floor: (u64, i64),
-    /// The last number that was given to a change.
+    /// The last number that was assigned to a change.
     last_seq: i64,
-    /// No two servers started in the same microsecond, nor did one twice.
+    /// Start time of the server, in microseconds. It identifies a server start.
     server: Time,
-    /// Whether the row of the position is there.
-    anchored: bool,
+    /// Whether the row of the position exists.
+    has_anchor: bool,
 }
 
-impl Reader {
-    /// Begins at the present end of the log: whatever is committed from now on is read, perhaps with some that just was.
+impl LogReader {
+    /// Starts at the current end of the log: reads everything that is committed from now on, and
+    /// possibly some changes that were committed just before.
     ///
     /// # Errors
-    /// The database cannot be reached, or does not show who else is writing.
+    /// The database cannot be reached, or its open transactions are not visible.
     pub async fn open(store: &Store) -> Result<(Self, Position), LogError> {
-        let opened = tokio::time::timeout(PATIENCE, Self::begin(store)).await;
-        let reader = opened.map_err(|_| no_answer())??;
+        let result = tokio::time::timeout(PASS_TIMEOUT, Self::connect(store)).await;
+        let reader = result.map_err(|_| no_answer_error())??;
         let at = reader.at;
         Ok((reader, at))
     }
 
-    async fn begin(store: &Store) -> Result<Self, LogError> {
-        let mut line = Line::open(&store.url).await?;
-        limit::check(store, &mut line).await?;
-        let (state, _) = read(&mut line, BEHIND_ALL, 1).await?;
+    async fn connect(store: &Store) -> Result<Self, LogError> {
+        let mut line = LogConnection::open(&store.url).await?;
+        limit::check_visibility(store, &mut line).await?;
+        let (state, _) = read_log(&mut line, END_OF_LOG, 1).await?;
         Ok(Self {
             store: store.clone(),
-            known: Some(Known {
+            connection: Some(ReaderConnection {
                 line,
                 settled: None,
             }),
@@ -260,27 +261,30 @@ impl Reader {
         })
     }
 
-    /// Reads what came behind the last pass and is certain, at most so many changes.
+    /// Reads at most `max_changes` safe changes after the last pass.
     ///
     /// # Errors
-    /// The database cannot be reached: the next pass begins where this one did. Or the log is broken.
-    pub async fn next(&mut self, most: u32) -> Result<Tail, LogError> {
-        // Taken out of the reader meanwhile: a connection in the middle of an answer is not used again.
-        let Known { mut line, settled } = match self.known.take() {
-            Some(known) => known,
-            None => Known {
-                line: Line::open(&self.store.url).await?,
+    /// The database cannot be reached: the next pass starts at the same position. Or the log is
+    /// broken.
+    pub async fn next(&mut self, max_changes: u32) -> Result<Tail, LogError> {
+        // Taken out of the reader: a connection with an unread answer must not be used again.
+        let ReaderConnection { mut line, settled } = match self.connection.take() {
+            Some(connected) => connected,
+            None => ReaderConnection {
+                line: LogConnection::open(&self.store.url).await?,
                 settled: None,
             },
         };
-        let most = most.max(1);
-        let passed = tokio::time::timeout(PATIENCE, pass(&mut line, settled, self.at, most)).await;
-        let read = passed.map_err(|_| no_answer())??;
+        let max_changes = max_changes.max(1);
+        let result =
+            tokio::time::timeout(PASS_TIMEOUT, pass(&mut line, settled, self.at, max_changes))
+                .await;
+        let read = result.map_err(|_| no_answer_error())??;
         let Some((state, changes)) = read else {
-            self.known = Some(Known { line, settled });
-            return Ok(Tail::nothing(settled.map_or(0, |settled| settled.xmax)));
+            self.connection = Some(ReaderConnection { line, settled });
+            return Ok(Tail::empty(settled.map_or(0, |settled| settled.xmax)));
         };
-        if let Some(broken) = self.broken(&state) {
+        if let Some(broken) = self.detect_break(&state) {
             return Err(broken.into());
         }
         if let Some(last) = changes.last() {
@@ -288,52 +292,52 @@ impl Reader {
         }
         let highest = changes.iter().map(|change| change.at.seq).max();
         self.highest = self.highest.max(highest.unwrap_or_default());
-        let more = changes.len() >= usize::try_from(most).unwrap_or(usize::MAX);
-        let settled = (!more && state.limit == state.xmax).then_some(Settled {
+        let more = changes.len() >= usize::try_from(max_changes).unwrap_or(usize::MAX);
+        let settled = (!more && state.limit == state.xmax).then_some(CaughtUp {
             xmax: state.xmax,
             server: state.server,
         });
-        self.known = Some(Known { line, settled });
+        self.connection = Some(ReaderConnection { line, settled });
         Ok(Tail {
-            more,
+            has_more: more,
             changes,
             limit: state.limit,
             xmax: state.xmax,
         })
     }
 
-    /// Whether the log is another one than it was at the pass before.
-    fn broken(&self, state: &State) -> Option<Break> {
-        let place = (self.at.xid, self.at.seq);
+    /// Why the log is no longer the one of the previous pass, if so.
+    fn detect_break(&self, state: &LogState) -> Option<LogBreak> {
+        let position = (self.at.xid, self.at.seq);
         if state.server != self.server {
-            Some(Break::OtherServer)
+            Some(LogBreak::OtherServer)
         } else if state.epoch != self.at.epoch {
-            Some(Break::OtherEpoch)
+            Some(LogBreak::OtherEpoch)
         } else if state.xmax < self.at.xid || state.last_seq < self.highest {
-            Some(Break::Backwards)
-        } else if place < state.floor {
-            Some(Break::Pruned)
-        } else if self.at.seq > 0 && !state.anchored && place != state.floor {
-            Some(Break::Truncated)
+            Some(LogBreak::Backwards)
+        } else if position < state.floor {
+            Some(LogBreak::Pruned)
+        } else if self.at.seq > 0 && !state.has_anchor && position != state.floor {
+            Some(LogBreak::Truncated)
         } else {
             None
         }
     }
 }
 
-/// The state of the log and what is new in it; none if no transaction has ended since all was settled. Whatever changes
-/// the log is a transaction that ends, and it is above all that were over: so the first one that has not ended is asked
-/// for, in a fifth of the time.
+/// The state of the log and its new changes; none if no transaction has ended since the reader
+/// caught up. Every change of the log belongs to a transaction that ends above all ended ones, so
+/// it is enough to ask for the first transaction that has not ended, in a fifth of the time.
 async fn pass(
-    line: &mut Line,
-    settled: Option<Settled>,
+    line: &mut LogConnection,
+    settled: Option<CaughtUp>,
     after: Position,
-    most: u32,
-) -> Result<Option<(State, Vec<Change>)>, StoreError> {
+    max_changes: u32,
+) -> Result<Option<(LogState, Vec<LoggedChange>)>, StoreError> {
     if let Some(settled) = settled {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_postmaster_start_time()";
         if let Some(row) = line.rows(query(sql)).await?.first() {
-            let now = Settled {
+            let now = CaughtUp {
                 xmax: row.try_get_by_index::<i64>(0)?.cast_unsigned(),
                 server: row.try_get_by_index(1)?,
             };
@@ -342,18 +346,18 @@ async fn pass(
             }
         }
     }
-    read(line, after, most).await.map(Some)
+    read_log(line, after, max_changes).await.map(Some)
 }
 
-/// The state of the log, and the changes behind a position. How far can be read and what is there are found in one
-/// statement, so all that was over by then is seen.
-async fn read(
-    line: &mut Line,
+/// The state of the log and the changes after a position. One statement finds both the limit and
+/// the changes, so every transaction that had ended by then is visible.
+async fn read_log(
+    line: &mut LogConnection,
     after: Position,
-    most: u32,
-) -> Result<(State, Vec<Change>), StoreError> {
-    let elsewhere = limit::elsewhere(line).await?;
-    // The number of rows is no parameter: a plan that is kept would be made for a tenth of the log.
+    max_changes: u32,
+) -> Result<(LogState, Vec<LoggedChange>), StoreError> {
+    let elsewhere = limit::foreign_transactions(line).await?;
+    // LIMIT is no parameter: a cached generic plan would assume a tenth of the log.
     let sql = format!(
         "SELECT p.xmax::text::bigint, p.least::text::bigint, s.epoch, s.floor_xid::text::bigint, s.floor_seq, \
          n.last_value, pg_postmaster_start_time(), \
@@ -365,7 +369,7 @@ async fn read(
          CROSS JOIN log_state s CROSS JOIN change_log_seq_seq n LEFT JOIN LATERAL (\
          SELECT c.xid, c.seq, c.tenant_id, c.kind, c.id, c.operation, c.scope_level, c.scope_id FROM change_log c \
          WHERE (c.xid, c.seq) > ($1::bigint::text::xid8, $2) AND c.xid < p.least \
-         ORDER BY c.xid, c.seq LIMIT {most}) l ON true ORDER BY l.xid, l.seq"
+         ORDER BY c.xid, c.seq LIMIT {max_changes}) l ON true ORDER BY l.xid, l.seq"
     );
     let statement = query(AssertSqlSafe(sql))
         .bind(after.xid.cast_signed())
@@ -377,28 +381,28 @@ async fn read(
         row: 0,
         column: "epoch",
     })?;
-    let state = state(first)?;
+    let state = state_from_row(first)?;
     let changes = rows
         .iter()
-        .filter_map(|row| change(row, state.epoch).transpose());
+        .filter_map(|row| change_from_row(row, state.epoch).transpose());
     Ok((state, changes.collect::<Result<Vec<_>, _>>()?))
 }
 
-fn state(row: &QueryResult) -> Result<State, StoreError> {
+fn state_from_row(row: &QueryResult) -> Result<LogState, StoreError> {
     let number = |at| row.try_get_by_index::<i64>(at).map(i64::cast_unsigned);
-    Ok(State {
+    Ok(LogState {
         xmax: number(0)?,
         limit: number(1)?,
         epoch: row.try_get_by_index(2)?,
         floor: (number(3)?, row.try_get_by_index(4)?),
         last_seq: row.try_get_by_index(5)?,
         server: row.try_get_by_index(6)?,
-        anchored: row.try_get_by_index(7)?,
+        has_anchor: row.try_get_by_index(7)?,
     })
 }
 
-/// The change in a row; none in the one that says only how the log is.
-fn change(row: &QueryResult, epoch: i32) -> Result<Option<Change>, StoreError> {
+/// The change of a row; none if the row contains the state of the log only.
+fn change_from_row(row: &QueryResult, epoch: i32) -> Result<Option<LoggedChange>, StoreError> {
     let Some(xid) = row.try_get_by_index::<Option<i64>>(8)? else {
         return Ok(None);
     };
@@ -406,12 +410,12 @@ fn change(row: &QueryResult, epoch: i32) -> Result<Option<Change>, StoreError> {
     let (kind, id): (String, i32) = (row.try_get_by_index(11)?, row.try_get_by_index(12)?);
     let operation: String = row.try_get_by_index(13)?;
     let operation = Operation::from_name(&operation);
-    Ok(Some(Change {
+    Ok(Some(LoggedChange {
         tenant: TenantId::new(tenant),
-        kind: Kind::of(&kind),
+        kind: ChangeKind::from_name(&kind),
         id: id.cast_unsigned(),
-        operation: named(operation, TABLE, id, "operation")?,
-        scope: scope(row, id)?,
+        operation: or_corrupt(operation, TABLE, id, "operation")?,
+        scope: scope_from_row(row, id)?,
         at: Position {
             epoch,
             xid: xid.cast_unsigned(),
@@ -420,25 +424,25 @@ fn change(row: &QueryResult, epoch: i32) -> Result<Option<Change>, StoreError> {
     }))
 }
 
-fn scope(row: &QueryResult, id: i32) -> Result<Option<Scope>, StoreError> {
+fn scope_from_row(row: &QueryResult, id: i32) -> Result<Option<Scope>, StoreError> {
     let level: Option<String> = row.try_get_by_index(14)?;
     let bits: Option<i32> = row.try_get_by_index(15)?;
     let Some((level, bits)) = level.zip(bits) else {
         return Ok(None);
     };
-    let level = named(Level::from_name(&level), TABLE, id, "scope_level")?;
+    let level = or_corrupt(Level::from_name(&level), TABLE, id, "scope_level")?;
     Ok(Some(Scope::from_bits(level, bits.cast_unsigned())))
 }
 
-fn no_answer() -> StoreError {
+fn no_answer_error() -> StoreError {
     StoreError::Unreachable(DbErr::Custom(
         "the database did not answer the reader of the change log".to_owned(),
     ))
 }
 
-impl Kind {
+impl ChangeKind {
     /// The kind that the triggers of the migrations write.
-    fn of(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         match name {
             "project" => Self::Project,
             "project_settings" => Self::Settings,

@@ -1,4 +1,4 @@
-//! What nodes last said: one row an instance, written by the maintenance manager only.
+//! The last reported state of nodes: one row per instance, written by the maintenance manager only.
 
 mod brief;
 mod convert;
@@ -8,8 +8,10 @@ mod summary;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::decide::{KnownBad, LastEnd, Protocol, Target, TargetKind, Verdict};
-use evenkeel_domain::eim::{Delivered, Seen};
+use evenkeel_domain::decide::{
+    AgentProtocol, LastRun, QuarantinedImage, Target, TargetKind, Verdict,
+};
+use evenkeel_domain::eim::{DeliveryState, LastSample};
 use evenkeel_domain::id::{InstanceId, OsId};
 use evenkeel_domain::instance::InstanceState;
 use evenkeel_domain::run::UpdateRun;
@@ -23,72 +25,70 @@ use serde_json::Value;
 
 use crate::contents;
 use crate::error::StoreError;
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::rows::instance;
 use crate::rows::node_state::{Column, Entity, Model};
 use crate::tx::Tx;
 use convert::into_row;
 
-pub use brief::{Brief, briefs, digest_of};
-pub use machine::{Machine, find_by_host, lock, lock_with_host, read};
-pub use silence::{NO_CONNECTION, Silent, silence};
+pub use brief::{NodeBrief, available_digest, load_briefs};
+pub use machine::{MachineKey, find_by_host, find_with_host, lock, lock_with_host};
+pub use silence::{NO_CONNECTION_STATUS, SilentNode, mark_silent_nodes};
 pub(crate) use summary::SummaryRow;
 
-/// What is known of a node.
+/// The state of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeState {
-    /// Its instance.
     pub instance: InstanceId,
     /// The operating system that it runs.
     pub os: OsId,
-    /// Whether it has spoken since its instance was made.
+    /// Whether it has reported since its instance was created.
     pub provisioned: bool,
-    /// How it speaks.
-    pub protocol: Protocol,
-    /// The version of its agent; empty if it is not known.
+    /// The protocol of its agent.
+    pub protocol: AgentProtocol,
+    /// The version of its agent; empty if unknown.
     pub agent_version: String,
-    /// The boot that it is in; empty if it is not known.
+    /// Its current boot; empty if unknown.
     pub boot_id: String,
-    /// Digest of the facts as the agent encoded them; empty before the first.
+    /// Digest of the facts as the agent encoded them; empty before the first report.
     pub facts_digest: Vec<u8>,
-    /// The facts, for people and programs: a JSON object.
+    /// The reported facts: a JSON object.
     pub facts: Value,
-    /// What it is doing.
+    /// Its current activity.
     pub status: Status,
-    /// Where its updates stand.
+    /// The state of its updates.
     pub update_status: Status,
-    /// What people should know about it.
+    /// Its conditions, shown to operators.
     pub conditions: Vec<Condition>,
-    /// The boot before that; empty if it is not known.
+    /// Its previous boot; empty if unknown.
     pub previous_boot_id: String,
-    /// The digest of its list of installed packages, which is kept among the contents.
-    pub packages_digest: Option<contents::Digest>,
-    /// The image that it says it has booted.
+    /// Digest of its list of installed packages, which is stored in the contents.
+    pub packages_digest: Option<contents::ContentDigest>,
+    /// The image that it reports as booted.
     pub booted: Option<BootedImage>,
-    /// The images that failed on it, and since when we know.
-    pub bad_images: Vec<KnownBad>,
-    /// What could be updated (see [`evenkeel_domain::instance::Summary::os_update_available`]).
+    /// The images that failed on it, and since when.
+    pub bad_images: Vec<QuarantinedImage>,
+    /// Available updates (see [`evenkeel_domain::instance::Summary::os_update_available`]).
     pub os_update_available: String,
     /// How its last attempt ended.
-    pub last_end: Option<LastEnd>,
-    /// Why the node itself does not let a prepared change begin, in its own words; empty if it does.
+    pub last_end: Option<LastRun>,
+    /// Why the node defers a prepared update, in the agent's words; empty if it does not.
     pub waiting: String,
-    /// The last sample of one of the ancestor's agents.
-    pub seen: Option<Seen>,
-    /// What was delivered last to one of the ancestor's agents.
-    pub delivered: Delivered,
+    /// The last sample of an EIM agent.
+    pub last_sample: Option<LastSample>,
+    /// What was last delivered to an EIM agent.
+    pub delivered: DeliveryState,
 }
 
-/// An image, as a node reports what it has booted.
+/// A booted image as a node reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootedImage {
-    /// The line of releases.
+    /// The profile name, shared by the images of a series.
     pub profile_name: String,
-    /// Its version.
     pub image_id: String,
 }
 
-/// Makes the row of a new instance.
+/// Creates the state of the node of a new instance.
 pub(crate) async fn create(
     tx: &Tx,
     instance: InstanceId,
@@ -99,7 +99,7 @@ pub(crate) async fn create(
         instance,
         os,
         provisioned: false,
-        protocol: Protocol::Unknown,
+        protocol: AgentProtocol::Unknown,
         agent_version: String::new(),
         boot_id: String::new(),
         facts_digest: Vec::new(),
@@ -114,8 +114,8 @@ pub(crate) async fn create(
         os_update_available: String::new(),
         last_end: None,
         waiting: String::new(),
-        seen: None,
-        delivered: Delivered::default(),
+        last_sample: None,
+        delivered: DeliveryState::default(),
     };
     let row = into_row(tx, &state)?.into_active_model().reset_all();
     Entity::insert(row)
@@ -131,7 +131,7 @@ pub(crate) async fn lock_row(tx: &Tx, instance: InstanceId) -> Result<Option<Mod
     Ok(row.lock_exclusive().one(tx.conn()).await?)
 }
 
-/// Says which operating system a node that has not spoken yet will run. The caller has locked its row.
+/// Sets the operating system of a node that has not reported yet. The caller has locked its row.
 pub(crate) async fn set_os(tx: &Tx, instance: InstanceId, os: OsId) -> Result<(), StoreError> {
     tx.change::<Entity>()
         .col_expr(Column::OsId, Expr::value(os.bits().cast_signed()))
@@ -141,7 +141,7 @@ pub(crate) async fn set_os(tx: &Tx, instance: InstanceId, os: OsId) -> Result<()
     Ok(())
 }
 
-/// Shows what a node is doing, if it is something else than before. The caller has locked its row.
+/// Sets the status of a node if it changed. The caller has locked its row.
 pub(crate) async fn set_status(
     tx: &Tx,
     instance: InstanceId,
@@ -161,25 +161,25 @@ pub(crate) async fn set_status(
     Ok(())
 }
 
-/// What is known of the node of an instance.
+/// The state of the node of an instance.
 ///
 /// # Errors
-/// There is no such instance in the project.
+/// The instance does not exist in the project.
 pub async fn find(tx: &Tx, instance: InstanceId) -> Result<NodeState, StoreError> {
     let row = tx
         .scope::<Entity>()
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()));
-    let what = instance::Entity::WHAT;
+    let what = instance::Entity::RESOURCE;
     row.one(tx.conn())
         .await?
         .ok_or(StoreError::NotFound { what })?
         .try_into()
 }
 
-/// Keeps what is now known of a node whose row this transaction has locked.
+/// Stores the state of a node whose row this transaction has locked.
 ///
 /// # Errors
-/// The database cannot be reached, or the row is not there.
+/// The database cannot be reached, or the row does not exist.
 pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
     let mut row = into_row(tx, state)?.into_active_model().reset_all();
     row.tenant_id = NotSet;
@@ -188,7 +188,8 @@ pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
     let node = tx.change::<Entity>().set(row);
     let mut node = node.filter(Column::InstanceId.eq(instance)).into_query();
     if state.provisioned {
-        // In the same statement: this is done with all that a node says. What was invalidated stays so.
+        // In the same statement, because every report does this. An invalidated instance stays
+        // invalidated.
         let running = InstanceState::Running.name();
         let new = tx
             .change::<instance::Entity>()
@@ -204,14 +205,14 @@ pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
     match tx.conn().execute(&node).await?.rows_affected() {
         1 => Ok(()),
         _ => Err(StoreError::NotFound {
-            what: instance::Entity::WHAT,
+            what: instance::Entity::RESOURCE,
         }),
     }
 }
 
 impl NodeState {
-    /// Sums up a run that was moved: where the updates stand, and how the last attempt ended. An attempt that ended
-    /// before the last one did is history.
+    /// Updates the update status and the last end from a changed run. An attempt that ended before
+    /// the last one does not change them.
     pub fn reflect(&mut self, run: &UpdateRun, now: Time) {
         let later = self.last_end.as_ref().filter(|last| last.run != run.id);
         if later.is_some_and(|last| run.ended_at().is_some_and(|at| at < last.at)) {
@@ -219,18 +220,18 @@ impl NodeState {
         }
         let (text, indication) = run.state.status();
         let status = Status::new(text, indication, now);
-        self.update_status = status.since(Some(&self.update_status));
+        self.update_status = status.with_time_of(Some(&self.update_status));
         if !run.state.is_untouched() {
-            // What has begun waits for nothing any more.
+            // A run that has begun no longer waits.
             self.waiting.clear();
         }
         if let Some(at) = run.ended_at() {
             let target = run.origin.target.as_ref();
             let verdict = run.state.verdict();
             if let (Verdict::Bad, Some(target)) = (verdict, target) {
-                self.fails_again(target, at);
+                self.update_known_failure(target, at);
             }
-            self.last_end = Some(LastEnd {
+            self.last_end = Some(LastRun {
                 run: run.id,
                 target: target.map(Target::digest),
                 at,
@@ -239,14 +240,15 @@ impl NodeState {
         }
     }
 
-    /// Of an image that failed before it is known anew: an order had its try, whatever is tried after it.
-    fn fails_again(&mut self, target: &Target, at: Time) {
-        let TargetKind::Image(image) = &target.wish else {
+    /// Records a repeated failure of a known bad image, so that the failure is later than the order
+    /// that permitted the new attempt.
+    fn update_known_failure(&mut self, target: &Target, at: Time) {
+        let TargetKind::Image(image) = &target.kind else {
             return;
         };
-        let mut known = self.bad_images.iter_mut();
-        if let Some(known) = known.find(|known| known.sha256 == image.sha256) {
-            known.since = known.since.max(at);
+        let mut failures = self.bad_images.iter_mut();
+        if let Some(failure) = failures.find(|failure| failure.sha256 == image.sha256) {
+            failure.since = failure.since.max(at);
         }
     }
 }

@@ -1,24 +1,22 @@
-//! Orders: what a person wants of single instances, outside the plan.
+//! Orders: instructions of an operator for single instances, outside the schedule.
 
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::order::{Order, OrderKind};
 use sea_orm::{ColumnTrait, QueryFilter};
 
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::update_order::{Column, Entity, Model};
-use crate::tx::{Tx, all};
+use crate::tx::{Tx, query_all};
 
-/// Gives an order to instances, in place of their earlier ones. Says which of them there are.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Gives an order to instances and replaces their previous orders. Returns the instances that
+/// exist.
 pub async fn set(
     tx: &Tx,
     instances: &[InstanceId],
     order: &Order,
 ) -> Result<Vec<InstanceId>, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let sql = "INSERT INTO update_orders (tenant_id, instance_id, kind, given_at, until_at, reason, made_by) \
                SELECT tenant_id, id, $3, $4, $5, $6, $7 FROM instances WHERE tenant_id = $1 AND id = ANY ($2) ORDER BY id \
                ON CONFLICT (tenant_id, instance_id) DO UPDATE SET kind = excluded.kind, given_at = excluded.given_at, \
@@ -34,20 +32,17 @@ pub async fn set(
         order.reason.as_str().into(),
         order.by.as_str().into(),
     ];
-    let mut given = Vec::new();
-    for row in all(tx.conn(), sql, values).await? {
+    let mut accepted = Vec::new();
+    for row in query_all(tx.conn(), sql, values).await? {
         let bits: i32 = row.try_get_by_index(0)?;
-        given.push(InstanceId::from_bits(bits.cast_unsigned()));
+        accepted.push(InstanceId::from_bits(bits.cast_unsigned()));
     }
-    Ok(given)
+    Ok(accepted)
 }
 
-/// Takes the order of an instance back; nothing if there is none.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Removes the order of an instance, if there is one.
 pub async fn clear(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     tx.remove::<Entity>()
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
         .exec(tx.conn())
@@ -56,9 +51,6 @@ pub async fn clear(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
 }
 
 /// The order of an instance.
-///
-/// # Errors
-/// The database cannot be reached.
 pub async fn find(tx: &Tx, instance: InstanceId) -> Result<Option<Order>, StoreError> {
     let row = tx
         .scope::<Entity>()
@@ -74,7 +66,7 @@ impl TryFrom<Model> for Order {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let kind = OrderKind::from_name(&row.kind);
         Ok(Self {
-            kind: named(kind, "update_orders", row.instance_id, "kind")?,
+            kind: or_corrupt(kind, "update_orders", row.instance_id, "kind")?,
             at: row.given_at,
             until: row.until_at,
             reason: row.reason,

@@ -1,140 +1,145 @@
-//! What registries have of operating systems. A registry is asked once for all projects, so all of it belongs to the
-//! fleet.
+//! The contents of OS registries. Each registry is fetched once for all projects, so the data
+//! belongs to the fleet.
 //!
-//! A cycle is one look at a registry. Wishes for cycles are counted; whoever claims one holds it under a lease by the
-//! database's clock, and nothing is written for a cycle but by who holds it.
+//! A cycle is one fetch of a registry. Requests for cycles are numbered. A server claims a cycle
+//! with a lease by the clock of the database, and only the holder of the lease writes for the
+//! cycle.
 
 mod artifacts;
+mod attachments;
 mod cycle;
-mod sides;
 
 use evenkeel_domain::Time;
-use evenkeel_domain::os::catalogue::{CycleOutcome, CycleStep, File, SideKind, Trusted};
+use evenkeel_domain::os::catalogue::{
+    AttachmentKind, CatalogFile, CycleOutcome, CycleStep, SignatureStatus,
+};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::contents::Digest;
+use crate::contents::ContentDigest;
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 
-pub use artifacts::{artifacts, keep, mark_gone, see};
-pub use cycle::{beat, claim, finish, request, state, strike};
-pub use sides::{forget_sides, keep_side, side_body, sides};
+pub use artifacts::{list_artifacts, mark_gone, mark_seen, store_artifact};
+pub use attachments::{
+    attachment_body, delete_unused_attachments, list_attachments, store_attachment,
+};
+pub use cycle::{claim, finish, report_progress, request, request_if_due, state};
 
-/// A cycle that somebody holds.
+/// A claimed cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The registry that is looked at.
+pub struct CycleClaim {
+    /// The registry.
     pub registry: String,
-    /// Who looks.
+    /// The server that holds the claim.
     pub holder: Uuid,
-    /// Which of the wishes is met by it, and with it all before.
+    /// The number of the request that this cycle fulfils, together with all earlier requests.
     pub number: i64,
 }
 
-/// How far a cycle has come.
+/// The progress of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current step.
     pub step: CycleStep,
-    /// How much of the step is done.
+    /// Finished items of the step.
     pub finished: u32,
-    /// How much there is to do in the step; 0 if that is not known.
+    /// All items of the step; 0 if unknown.
     pub total: u32,
 }
 
-/// How a cycle ended.
+/// The result of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// How it went.
+pub struct CycleResult {
     pub outcome: CycleOutcome,
-    /// In words, at most 1,000 bytes; empty if there is nothing to say.
+    /// For users, at most 1,000 bytes; may be empty.
     pub message: String,
-    /// Before this the registry is not asked again; none if it may be.
+    /// The registry must not be asked again before this time.
     pub not_before: Option<Time>,
 }
 
-/// Where the cycles of a registry stand.
+/// The state of the cycles of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CycleState {
-    /// The number of the last wish for a cycle.
-    pub wanted: i64,
-    /// The number of the last wish that was met.
+    /// The number of the last request.
+    pub requested: i64,
+    /// The number of the last fulfilled request.
     pub done: i64,
-    /// The wish that a cycle is meeting; none if there is no cycle.
+    /// The request that the running cycle fulfils; none if no cycle runs.
     pub claimed: Option<i64>,
-    /// How far the cycle has come; idle if there is none.
+    /// Progress of the running cycle; idle if no cycle runs.
     pub progress: Progress,
-    /// Before this the registry is not asked again.
+    /// The registry must not be asked again before this time.
     pub not_before: Option<Time>,
-    /// When the last cycle began.
+    /// Start of the last cycle.
     pub started_at: Option<Time>,
-    /// When the last cycle ended.
+    /// End of the last cycle.
     pub ended_at: Option<Time>,
-    /// When the last one ended in which nothing was wrong.
+    /// End of the last cycle without errors.
     pub good_at: Option<Time>,
-    /// How the last one ended; none before the first end.
+    /// Outcome of the last cycle; none before the first one ended.
     pub outcome: Option<CycleOutcome>,
-    /// What was said of it.
+    /// Message of the last cycle.
     pub message: String,
 }
 
-/// What a tag leads to.
+/// The artifact of a tag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Artifact {
-    /// The repository.
     pub repository: String,
-    /// The tag.
     pub tag: String,
-    /// Of its manifest.
-    pub digest: Digest,
-    /// What the tag led to before; none if it never moved.
-    pub moved_from: Option<Digest>,
-    /// What the file of its profile is called; none if that was not read.
+    /// Digest of its manifest.
+    pub digest: ContentDigest,
+    /// The previous artifact of the tag; none if the tag never moved.
+    pub moved_from: Option<ContentDigest>,
+    /// File name of its profile; none if it was not read.
     pub title: Option<String>,
-    /// Its manifest as it came; none if it was no text.
+    /// Its manifest as received; none if it is not valid text.
     pub manifest: Option<String>,
-    /// Its profile as it came; none if it could not be had, or is no text.
+    /// Its profile as received; none if it could not be fetched or is not valid text.
     pub document: Option<String>,
-    /// What is to be said of it.
+    /// Findings about it.
     pub findings: Vec<Value>,
-    /// What was found of its signature.
-    pub trust: Trusted,
-    /// The signature, and what a node needs to check it; none if there is no good one.
+    /// Result of the signature check.
+    pub trust: SignatureStatus,
+    /// The signature and the data that a node needs to verify it; none without a valid signature.
     pub signature: Option<Value>,
-    /// The files that belong to it.
-    pub files: Vec<File>,
-    /// Since when the tag is gone; none if it is there.
+    /// Its files.
+    pub files: Vec<CatalogFile>,
+    /// Since when the tag no longer exists; none if it exists.
     pub gone_at: Option<Time>,
 }
 
-/// By what a document beside profiles is known in a registry.
+/// The key of an attachment of profiles in a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SideKey {
-    /// Where it lies.
-    pub place: String,
-    /// What it lists.
-    pub kind: SideKind,
-    /// The digest of the list of packages that it was cut down to; none if to none.
-    pub filtered_by: Option<Digest>,
+pub struct AttachmentKey {
+    /// Its path or URL.
+    pub location: String,
+    /// Its kind of list.
+    pub kind: AttachmentKind,
+    /// The digest of the package list by which it was filtered; none if it is unfiltered.
+    pub filtered_by: Option<ContentDigest>,
 }
 
-/// A document beside profiles. Its body is read apart from it.
+/// An attachment of profiles, such as an SBOM or a CVE list. Its body is read separately.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Side {
-    /// By what it is known.
-    pub key: SideKey,
-    /// Of the last good body, as it is shown; none if there was none yet.
-    pub digest: Option<Digest>,
-    /// By what its server knows what it gave last; none if it said none. At most 1,024 bytes.
+pub struct Attachment {
+    pub key: AttachmentKey,
+    /// Digest of the last valid body after conversion; none if there was no valid body yet.
+    pub digest: Option<ContentDigest>,
+    /// `ETag` of the last response, if the server sent one; at most 1,024 bytes.
     pub etag: Option<String>,
-    /// What is to be said of it.
+    /// Findings about it.
     pub findings: Vec<Value>,
-    /// When it was last asked for.
+    /// Time of the last fetch.
     pub fetched_at: Time,
 }
 
-/// A digest as a column holds it.
-fn digest(bytes: Vec<u8>, table: &'static str, column: &'static str) -> Result<Digest, StoreError> {
-    named(Digest::try_from(bytes).ok(), table, 0, column)
+/// The digest in a column.
+fn digest(
+    bytes: Vec<u8>,
+    table: &'static str,
+    column: &'static str,
+) -> Result<ContentDigest, StoreError> {
+    or_corrupt(ContentDigest::try_from(bytes).ok(), table, 0, column)
 }

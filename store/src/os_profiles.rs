@@ -1,4 +1,4 @@
-//! The catalogue of operating systems.
+//! The catalogue of operating systems of a project.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::OsId;
@@ -8,17 +8,17 @@ use sea_orm::{ActiveModelTrait, ColumnTrait, EntityTrait, FromQueryResult, Query
 use serde::Deserialize;
 
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::os_profile::{ActiveModel, Column, Entity, Model};
 use crate::tx::{Tx, execute};
 use crate::{ids, keyed};
 
 const TABLE: &str = "os_profiles";
 
-/// Makes an entry.
+/// Creates an entry.
 ///
 /// # Errors
-/// The name, or the profile name with the image id, is taken.
+/// The name, or the profile name with the image id, already exists.
 pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
     let id = OsId::nth(ids::next(tx.conn(), "os_numbers").await?);
     new_row(tx, id, spec, now)
@@ -27,23 +27,20 @@ pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
         .try_into()
 }
 
-/// Makes an entry; none, and nothing is changed, if the name, or the profile name with the image id, is taken. Waits
-/// for whoever is about to take one.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Creates an entry; none without any change if the name, or the profile name with the image id,
+/// already exists. Waits for concurrent transactions that insert the same.
 pub(crate) async fn create_if_free(
     tx: &Tx,
     spec: &OsSpec,
     now: Time,
 ) -> Result<Option<OsId>, StoreError> {
     let id = OsId::nth(ids::next(tx.conn(), "os_numbers").await?);
-    let taken = OnConflict::new().do_nothing().to_owned();
-    let made = Entity::insert(new_row(tx, id, spec, now))
-        .on_conflict(taken)
+    let ignore_existing = OnConflict::new().do_nothing().to_owned();
+    let inserted = Entity::insert(new_row(tx, id, spec, now))
+        .on_conflict(ignore_existing)
         .exec_without_returning(tx.conn())
         .await?;
-    Ok((made > 0).then_some(id))
+    Ok((inserted > 0).then_some(id))
 }
 
 fn new_row(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
@@ -57,12 +54,12 @@ fn new_row(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
         image_url: Set(spec.image_url.clone()),
         sha256: Set(spec.sha256.as_str().to_owned()),
         created_at: Set(now),
-        ..description(tx, id, spec, now)
+        ..description_columns(tx, id, spec, now)
     }
 }
 
-/// What is said of an entry besides its name and its image.
-fn description(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
+/// The columns other than the name and the image.
+fn description_columns(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
     ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
@@ -82,12 +79,9 @@ fn description(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
     }
 }
 
-/// The entry of this profile line and image id; made if there is none, under a name that is free. Nodes that join at
-/// once make one.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
+/// The entry of this profile name and image id, or a new one with a free name. Nodes that join at
+/// the same time create one entry.
+pub async fn find_or_create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
     let sql = "SELECT pg_advisory_xact_lock(hashtextextended('os/' || $1 || '/' || $2, 0))";
     let line = format!("{}/{}", spec.profile_name, spec.image_id);
     execute(
@@ -96,56 +90,47 @@ pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
         [tx.tenant().to_string().into(), line.into()],
     )
     .await?;
-    if let Some(found) = find_image(tx, &spec.profile_name, &spec.image_id).await? {
-        return Ok(found);
+    if let Some(existing) = find_image(tx, &spec.profile_name, &spec.image_id).await? {
+        return Ok(existing);
     }
-    let named = OsSpec {
+    let spec_with_name = OsSpec {
         name: free_name(tx, spec).await?,
         ..spec.clone()
     };
-    create(tx, &named, now).await
+    create(tx, &spec_with_name, now).await
 }
 
-/// The name that a new entry gets: its own, or, where the catalogue has another one of this name, one with which they
-/// can be told apart.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The name of a new entry: its own, or a distinguishable one if the catalogue already has an entry
+/// of this name.
 pub(crate) async fn free_name(tx: &Tx, spec: &OsSpec) -> Result<String, StoreError> {
-    let named_so = tx
+    let same_name = tx
         .scope::<Entity>()
         .filter(Column::Name.eq(spec.name.as_str()));
-    if named_so.one(tx.conn()).await?.is_none() {
+    if same_name.one(tx.conn()).await?.is_none() {
         return Ok(spec.name.clone());
     }
-    let front: String = spec.name.chars().take(60).collect();
+    let prefix: String = spec.name.chars().take(60).collect();
     let line: String = format!("{} {}", spec.profile_name, spec.image_id)
         .chars()
         .take(60)
         .collect();
-    Ok(format!("{front} ({})", line.trim_end()))
+    Ok(format!("{prefix} ({})", line.trim_end()))
 }
 
 /// The entry with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: OsId) -> Result<OsProfile, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The entries with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The entries with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[OsId]) -> Result<Vec<OsProfile>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// The entry of a profile line with an image id; none if there is none.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The entry of a profile name and image id, if there is one.
 pub async fn find_image(
     tx: &Tx,
     profile_name: &str,
@@ -160,12 +145,12 @@ pub async fn find_image(
     row.map(OsProfile::try_from).transpose()
 }
 
-/// Makes an entry say something else: only its architecture, its labels and who vouches for its image can change.
+/// Changes an entry: only its architecture, its labels and its image signers can change.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn change(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     find(tx, id).await?;
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
@@ -179,31 +164,31 @@ pub async fn change(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> Result<OsPro
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Makes an entry say all that is said of it, but for its name and its image, which stay.
+/// Replaces everything but the name and the image of an entry.
 ///
 /// # Errors
-/// There is none in the project.
-pub(crate) async fn describe(
+/// It does not exist in the project.
+pub(crate) async fn update_description(
     tx: &Tx,
     id: OsId,
     spec: &OsSpec,
     now: Time,
 ) -> Result<(), StoreError> {
-    let row = description(tx, id, spec, now);
+    let row = description_columns(tx, id, spec, now);
     row.update(tx.conn()).await?;
     Ok(())
 }
 
-/// Removes an entry.
+/// Deletes an entry.
 ///
 /// # Errors
-/// There is none in the project, or an instance or a policy refers to it.
+/// It does not exist in the project, or an instance or a policy refers to it.
 pub async fn delete(tx: &Tx, id: OsId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await
 }
 
-/// What of an entry decisions are made from. The rest of the row may be long, and is not read for it.
+/// The columns that decisions use. The rest of the row may be long and is not read.
 #[derive(Debug, Deserialize, FromQueryResult)]
 pub(crate) struct ImageRow {
     id: i32,
@@ -218,28 +203,27 @@ pub(crate) struct ImageRow {
 }
 
 impl ImageRow {
-    /// Its columns.
     pub(crate) const COLUMNS: &str =
         "id, name, kind, profile_name, image_id, image_url, sha256, architecture, image_signatures";
 }
 
-/// An operating system as decisions know it: how it is updated, and its image.
+/// An operating system as decisions use it: its kind of update and its image.
 #[derive(Clone, Debug)]
-pub(crate) struct KindOfImage {
+pub(crate) struct OsImage {
     pub kind: OsKind,
     pub image: Image,
 }
 
-impl TryFrom<ImageRow> for KindOfImage {
+impl TryFrom<ImageRow> for OsImage {
     type Error = StoreError;
 
     fn try_from(row: ImageRow) -> Result<Self, StoreError> {
         let sha256 = Sha256::parse("sha256", &row.sha256).ok();
         Ok(Self {
-            kind: named(OsKind::from_name(&row.kind), TABLE, row.id, "kind")?,
+            kind: or_corrupt(OsKind::from_name(&row.kind), TABLE, row.id, "kind")?,
             image: Image {
                 os: OsId::from_bits(row.id.cast_unsigned()),
-                sha256: named(sha256, TABLE, row.id, "sha256")?,
+                sha256: or_corrupt(sha256, TABLE, row.id, "sha256")?,
                 name: row.name,
                 profile_name: row.profile_name,
                 image_id: row.image_id,
@@ -259,10 +243,10 @@ impl TryFrom<Model> for OsProfile {
         let security = SecurityFeature::from_name(&row.security_feature);
         let sha256 = Sha256::parse("sha256", &row.sha256).ok();
         let spec = OsSpec {
-            kind: named(OsKind::from_name(&row.kind), TABLE, id, "kind")?,
-            provider: named(OsProvider::from_name(&row.provider), TABLE, id, "provider")?,
-            sha256: named(sha256, TABLE, id, "sha256")?,
-            security_feature: named(security, TABLE, id, "security_feature")?,
+            kind: or_corrupt(OsKind::from_name(&row.kind), TABLE, id, "kind")?,
+            provider: or_corrupt(OsProvider::from_name(&row.provider), TABLE, id, "provider")?,
+            sha256: or_corrupt(sha256, TABLE, id, "sha256")?,
+            security_feature: or_corrupt(security, TABLE, id, "security_feature")?,
             name: row.name,
             architecture: row.architecture,
             profile_name: row.profile_name,

@@ -1,4 +1,4 @@
-//! How the last sync of each project with its registry went.
+//! Report of the last sync of each project with its registry.
 
 use std::collections::HashMap;
 
@@ -10,80 +10,87 @@ use sea_orm::{FromQueryResult, QueryResult};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::rows::{Kept, named};
-use crate::tx::{FleetTx, Tx, all, execute, one};
+use crate::rows::{JsonColumn, or_corrupt};
+use crate::tx::{FleetTx, Tx, execute, query_all, query_one};
 
-/// The most findings that are kept of one sync.
+/// Maximum number of findings that are stored per sync.
 pub const MAX_FINDINGS: usize = 1_000;
 
-/// The longest message, in bytes. A longer one is cut.
-const LONGEST_MESSAGE: usize = 1_000;
+/// The length limit of a message, in bytes. Longer messages are cut.
+const MAX_MESSAGE_BYTES: usize = 1_000;
 
-/// How a sync went.
+/// The report of a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The name that the server knows the registry by.
+pub struct SyncReport {
+    /// The configured name of the registry.
     pub registry: String,
-    /// What was wanted of it.
+    /// The requested revision.
     pub revision: String,
-    /// How it ended.
     pub outcome: CycleOutcome,
-    /// Why it ended so; empty if it is good.
+    /// The reason of the outcome; empty if it is good.
     pub message: String,
-    /// The number of the cycle in which the registry was asked.
+    /// The number of the cycle that fetched the registry.
     pub cycle: i64,
-    /// When that was begun.
+    /// Start of that cycle.
     pub started_at: Time,
-    /// When all was brought into the project.
+    /// End of the import into the project.
     pub ended_at: Time,
-    /// How many operating systems were made.
-    pub made: u32,
-    /// How many came to say something else.
-    pub refreshed: u32,
-    /// How many stayed as they were.
-    pub same: u32,
-    /// How many profiles were not taken.
+    /// Number of created operating systems.
+    pub created: u32,
+    /// Number of updated operating systems.
+    pub updated: u32,
+    /// Number of unchanged operating systems.
+    pub unchanged: u32,
+    /// Number of rejected profiles.
     pub refused: u32,
-    /// What was found; at most [`MAX_FINDINGS`] are kept.
-    pub findings: Vec<Row>,
+    /// The findings; at most [`MAX_FINDINGS`] are stored.
+    pub findings: Vec<SyncFinding>,
 }
 
-/// Something that was found.
+/// A finding of a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Where in the registry; empty if it concerns no repository.
+pub struct SyncFinding {
+    /// The repository; empty if it concerns no repository.
     pub repository: String,
-    /// At which tag; empty if it concerns none.
+    /// The tag; empty if it concerns no tag.
     pub tag: String,
-    /// The stable name of what it is; at most 40 characters.
+    /// The stable name of its kind; at most 40 characters.
     pub kind: String,
-    /// Which field of a profile it concerns, if one.
+    /// The affected field of a profile, if any.
     pub field: Option<String>,
-    /// For people; at most 1,000 bytes are kept.
+    /// For users; at most 1,000 bytes are stored.
     pub message: String,
-    /// The operating system that it concerns, if one.
+    /// The affected operating system, if any.
     pub os: Option<OsId>,
-    /// Since when each sync finds it.
+    /// Since when every sync reports it.
     pub since: Time,
 }
 
-/// Writes how a sync of the project went, in place of the one before. Since when something is found stays as it was,
-/// if the one before has found the same. NUL, which the database does not take, becomes a sign that shows it.
+/// Replaces the report of the last sync of the project. A finding that the previous report contains
+/// as well keeps its `since`. NUL, which the database rejects, is replaced by a visible symbol.
 ///
 /// # Errors
 /// The kind of a finding is empty or too long.
-pub async fn replace(tx: &Tx, report: &Report) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+pub async fn replace(tx: &Tx, report: &SyncReport) -> Result<(), StoreError> {
+    tx.lock_for_change().await?;
     let before = find(tx)
         .await?
         .map_or_else(Vec::new, |report| report.findings);
-    let known: HashMap<_, _> = before.iter().map(|row| (key(row), row.since)).collect();
-    let mut findings: Vec<Row> = report.findings.iter().take(MAX_FINDINGS).map(fit).collect();
+    let first_seen: HashMap<_, _> = before
+        .iter()
+        .map(|row| (finding_key(row), row.since))
+        .collect();
+    let mut findings: Vec<SyncFinding> = report
+        .findings
+        .iter()
+        .take(MAX_FINDINGS)
+        .map(storable_finding)
+        .collect();
     for row in &mut findings {
-        let since = known.get(&key(row)).copied();
+        let since = first_seen.get(&finding_key(row)).copied();
         row.since = since.unwrap_or(row.since);
     }
-    write(tx, report).await?;
+    write_report(tx, report).await?;
     let sql = "DELETE FROM os_sync_findings WHERE tenant_id = $1";
     execute(tx.conn(), sql, [tx.tenant().uuid().into()]).await?;
     let findings: Vec<_> = (1..).zip(&findings).map(FindingRow::from).collect();
@@ -91,40 +98,34 @@ pub async fn replace(tx: &Tx, report: &Report) -> Result<(), StoreError> {
                SELECT $1::uuid, f.number, f.repository, f.tag, f.kind, f.field, f.message, f.os_id, f.since_at \
                FROM jsonb_to_recordset($2::jsonb) AS f (number integer, repository text, tag text, kind text, \
                field text, message text, os_id integer, since_at timestamptz)";
-    let values = [tx.tenant().uuid().into(), Kept(findings).into()];
+    let values = [tx.tenant().uuid().into(), JsonColumn(findings).into()];
     execute(tx.conn(), sql, values).await.map(drop)
 }
 
-/// How the last sync of the project went; none if there was none since its settings were changed.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn find(tx: &Tx) -> Result<Option<Report>, StoreError> {
+/// The report of the last sync of the project; none if there was no sync since its settings
+/// changed.
+pub async fn find(tx: &Tx) -> Result<Option<SyncReport>, StoreError> {
     let sql = "SELECT r.registry, r.revision, r.outcome, r.message, r.cycle, r.started_at, r.ended_at, r.made, \
                r.refreshed, r.same, r.refused, (SELECT coalesce(json_agg(f ORDER BY f.number), '[]'::json) \
                FROM os_sync_findings f WHERE f.tenant_id = r.tenant_id) AS findings \
                FROM os_sync_reports r WHERE r.tenant_id = $1";
-    let row = one(tx.conn(), sql, [tx.tenant().uuid().into()]).await?;
+    let row = query_one(tx.conn(), sql, [tx.tenant().uuid().into()]).await?;
     row.as_ref().map(from_row).transpose()
 }
 
-/// Projects of which it is not known how their last sync went, at most so many; those that say themselves what they
-/// want come first.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn missing(tx: &FleetTx, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+/// At most `limit` projects without a report. Projects with settings of their own come first.
+pub async fn list_missing(tx: &FleetTx, limit: u32) -> Result<Vec<TenantId>, StoreError> {
     let sql = "SELECT p.tenant_id FROM projects p LEFT JOIN os_settings s ON s.tenant_id = p.tenant_id \
                WHERE NOT EXISTS (SELECT FROM os_sync_reports r WHERE r.tenant_id = p.tenant_id) \
                ORDER BY s.tenant_id IS NULL, p.tenant_id LIMIT $1";
     let mut projects = Vec::new();
-    for row in all(tx.conn(), sql, [i64::from(limit).into()]).await? {
+    for row in query_all(tx.conn(), sql, [i64::from(limit).into()]).await? {
         projects.push(TenantId::new(row.try_get_by_index(0)?));
     }
     Ok(projects)
 }
 
-async fn write(tx: &Tx, report: &Report) -> Result<(), StoreError> {
+async fn write_report(tx: &Tx, report: &SyncReport) -> Result<(), StoreError> {
     let sql = "INSERT INTO os_sync_reports (tenant_id, registry, revision, outcome, message, cycle, started_at, ended_at, \
                made, refreshed, same, refused) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
                ON CONFLICT (tenant_id) DO UPDATE SET registry = excluded.registry, revision = excluded.revision, \
@@ -136,20 +137,20 @@ async fn write(tx: &Tx, report: &Report) -> Result<(), StoreError> {
         report.registry.as_str().into(),
         report.revision.as_str().into(),
         report.outcome.name().into(),
-        message(&report.message).into(),
+        storable_message(&report.message).into(),
         report.cycle.into(),
         report.started_at.into(),
         report.ended_at.into(),
-        report.made.cast_signed().into(),
-        report.refreshed.cast_signed().into(),
-        report.same.cast_signed().into(),
+        report.created.cast_signed().into(),
+        report.updated.cast_signed().into(),
+        report.unchanged.cast_signed().into(),
         report.refused.cast_signed().into(),
     ];
     execute(tx.conn(), sql, values).await.map(drop)
 }
 
-/// All of a finding but since when it is found.
-type Key<'a> = (
+/// All of a finding except its `since`.
+type FindingKey<'a> = (
     &'a str,
     &'a str,
     &'a str,
@@ -158,7 +159,7 @@ type Key<'a> = (
     Option<OsId>,
 );
 
-fn key(row: &Row) -> Key<'_> {
+fn finding_key(row: &SyncFinding) -> FindingKey<'_> {
     (
         &row.repository,
         &row.tag,
@@ -169,22 +170,22 @@ fn key(row: &Row) -> Key<'_> {
     )
 }
 
-/// A finding as it can be kept: what was found may be in its texts.
-fn fit(row: &Row) -> Row {
-    Row {
+/// A finding that the database accepts: its texts may contain anything found in the registry.
+fn storable_finding(row: &SyncFinding) -> SyncFinding {
+    SyncFinding {
         repository: without_nul(&row.repository),
         tag: without_nul(&row.tag),
         kind: without_nul(&row.kind),
         field: row.field.as_deref().map(without_nul),
-        message: message(&row.message),
+        message: storable_message(&row.message),
         os: row.os,
         since: row.since,
     }
 }
 
-fn message(text: &str) -> String {
+fn storable_message(text: &str) -> String {
     let mut text = without_nul(text);
-    text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));
     text
 }
 
@@ -205,8 +206,8 @@ struct FindingRow {
     since_at: Time,
 }
 
-impl From<(i32, &Row)> for FindingRow {
-    fn from((number, row): (i32, &Row)) -> Self {
+impl From<(i32, &SyncFinding)> for FindingRow {
+    fn from((number, row): (i32, &SyncFinding)) -> Self {
         let row = row.clone();
         Self {
             number,
@@ -221,7 +222,7 @@ impl From<(i32, &Row)> for FindingRow {
     }
 }
 
-impl From<FindingRow> for Row {
+impl From<FindingRow> for SyncFinding {
     fn from(row: FindingRow) -> Self {
         Self {
             repository: row.repository,
@@ -248,24 +249,24 @@ struct ReportRow {
     refreshed: i32,
     same: i32,
     refused: i32,
-    findings: Kept<Vec<FindingRow>>,
+    findings: JsonColumn<Vec<FindingRow>>,
 }
 
-fn from_row(row: &QueryResult) -> Result<Report, StoreError> {
+fn from_row(row: &QueryResult) -> Result<SyncReport, StoreError> {
     let row = ReportRow::from_query_result(row, "")?;
     let outcome = CycleOutcome::from_name(&row.outcome);
-    Ok(Report {
+    Ok(SyncReport {
         registry: row.registry,
         revision: row.revision,
-        outcome: named(outcome, "os_sync_reports", 0, "outcome")?,
+        outcome: or_corrupt(outcome, "os_sync_reports", 0, "outcome")?,
         message: row.message,
         cycle: row.cycle,
         started_at: row.started_at,
         ended_at: row.ended_at,
-        made: row.made.cast_unsigned(),
-        refreshed: row.refreshed.cast_unsigned(),
-        same: row.same.cast_unsigned(),
+        created: row.made.cast_unsigned(),
+        updated: row.refreshed.cast_unsigned(),
+        unchanged: row.same.cast_unsigned(),
         refused: row.refused.cast_unsigned(),
-        findings: row.findings.0.into_iter().map(Row::from).collect(),
+        findings: row.findings.0.into_iter().map(SyncFinding::from).collect(),
     })
 }

@@ -1,29 +1,29 @@
-//! Pauses: where nothing new starts.
+//! Pauses of a project, site or policy, during which no update starts.
 
 use evenkeel_domain::pause::{Pause, PauseScope};
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set};
 
 use crate::error::StoreError;
-use crate::keyed::{self, Keyed};
+use crate::keyed::{self, KeyedEntity};
 use crate::rows::pause::{ActiveModel, Column, Entity, Model};
-use crate::rows::{named, site, update_policy};
+use crate::rows::{or_corrupt, site, update_policy};
 use crate::tx::Tx;
 
-/// Pauses something, in place of an earlier pause of the same.
+/// Sets a pause and replaces a previous pause of the same scope.
 ///
 /// # Errors
-/// The site or policy is not in the project.
+/// The site or policy does not exist in the project.
 pub async fn set(tx: &Tx, pause: &Pause) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let bits = pause.scope.bits();
     let what = match pause.scope {
         PauseScope::Project => None,
         PauseScope::Site(_) => {
-            (!keyed::exists::<site::Entity>(tx, bits).await?).then_some(site::Entity::WHAT)
+            (!keyed::exists::<site::Entity>(tx, bits).await?).then_some(site::Entity::RESOURCE)
         }
         PauseScope::Policy(_) => (!keyed::exists::<update_policy::Entity>(tx, bits).await?)
-            .then_some(update_policy::Entity::WHAT),
+            .then_some(update_policy::Entity::RESOURCE),
     };
     if let Some(what) = what {
         return Err(StoreError::NotFound { what });
@@ -46,36 +46,27 @@ pub async fn set(tx: &Tx, pause: &Pause) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Takes a pause back; nothing if there is none. What else keeps updates from starting stays.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Removes a pause, if there is one. Other reasons that prevent updates stay.
 pub async fn clear(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     tx.remove::<Entity>()
-        .filter(is(scope))
+        .filter(scope_condition(scope))
         .exec(tx.conn())
         .await?;
     Ok(())
 }
 
-/// The pause of one thing.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The pause of a scope.
 pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreError> {
     let row = tx
         .scope::<Entity>()
-        .filter(is(scope))
+        .filter(scope_condition(scope))
         .one(tx.conn())
         .await?;
     row.map(Pause::try_from).transpose()
 }
 
-/// The pauses, longest first.
-///
-/// # Errors
-/// The database cannot be reached.
+/// All pauses, oldest first.
 pub async fn all(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
     let rows = tx
         .scope::<Entity>()
@@ -87,7 +78,7 @@ pub async fn all(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
     rows.into_iter().map(Pause::try_from).collect()
 }
 
-fn is(scope: PauseScope) -> Condition {
+fn scope_condition(scope: PauseScope) -> Condition {
     Condition::all()
         .add(Column::ScopeKind.eq(scope.kind()))
         .add(Column::ScopeId.eq(scope.bits().cast_signed()))
@@ -99,7 +90,7 @@ impl TryFrom<Model> for Pause {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let scope = PauseScope::from_bits(&row.scope_kind, row.scope_id.cast_unsigned());
         Ok(Self {
-            scope: named(scope, "pauses", row.scope_id, "scope_kind")?,
+            scope: or_corrupt(scope, "pauses", row.scope_id, "scope_kind")?,
             reason: row.reason,
             by: row.made_by,
             at: row.since_at,

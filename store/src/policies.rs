@@ -1,32 +1,32 @@
-//! Update policies. They are made and removed, never changed.
+//! Update policies. They are created and deleted, and never changed.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::{OsId, PolicyId};
-use evenkeel_domain::package::WantedPackage;
+use evenkeel_domain::package::PackageRequirement;
 use evenkeel_domain::pause::PauseScope;
-use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
+use evenkeel_domain::policy::{DesiredUpdate, PolicySpec, TargetUpdate, UpdatePolicy};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::update_policy::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed, pauses};
 
 const TABLE: &str = "update_policies";
 
-/// Makes a policy.
+/// Creates a policy.
 ///
 /// # Errors
-/// It wishes for an operating system that is not in the project.
+/// It targets an operating system that does not exist in the project.
 pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolicy, StoreError> {
     let id = PolicyId::nth(ids::next(tx.conn(), "policy_numbers").await?);
-    let (mode, target) = match &spec.wish {
-        Wish::Latest => ("latest", TargetWish::default()),
-        Wish::Target(target) => ("target", target.clone()),
+    let (mode, target) = match &spec.desired {
+        DesiredUpdate::Latest => ("latest", TargetUpdate::default()),
+        DesiredUpdate::Target(target) => ("target", target.clone()),
     };
     let (rules, images) = (&spec.rules, &spec.image_rules);
     let row = ActiveModel {
@@ -36,20 +36,24 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
         description: Set(spec.description.clone()),
         mode: Set(mode.to_owned()),
         target_os_id: Set(target.os.map(|os| os.bits().cast_signed())),
-        packages: Set(WantedPackage::list_text(&target.packages)),
+        packages: Set(PackageRequirement::format_list(&target.packages)),
         sources: Set(target.sources),
         kernel_command: Set(target.kernel_command),
         created_at: Set(now),
         allow_downgrade: Set(spec.allow_downgrade),
         offline_days: Set(spec.offline_days.cast_signed()),
-        rules: Set(kept(rules, rules.is_usual(), (id, "rules"))?),
-        image_rules: Set(kept(images, images.is_usual(), (id, "image_rules"))?),
+        rules: Set(rules_value(rules, rules.is_default(), (id, "rules"))?),
+        image_rules: Set(rules_value(
+            images,
+            images.is_default(),
+            (id, "image_rules"),
+        )?),
     };
     row.insert(tx.conn()).await?.try_into()
 }
 
-/// Rules as a row has them: the usual ones are an empty object, also those of a policy that an older release made.
-fn kept(
+/// The rules as stored: the default rules are an empty object, as in policies of older releases.
+fn rules_value(
     rules: &impl Serialize,
     are_usual: bool,
     (id, column): (PolicyId, &'static str),
@@ -58,31 +62,28 @@ fn kept(
         return Ok(json!({}));
     }
     let row = id.bits().cast_signed();
-    named(serde_json::to_value(rules).ok(), TABLE, row, column)
+    or_corrupt(serde_json::to_value(rules).ok(), TABLE, row, column)
 }
 
 /// The policy with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: PolicyId) -> Result<UpdatePolicy, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The policies with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The policies with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[PolicyId]) -> Result<Vec<UpdatePolicy>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Removes a policy, and its pause. Runs keep their frozen copy.
+/// Deletes a policy and its pause. Runs keep their frozen copy.
 ///
 /// # Errors
-/// There is none in the project, or something is assigned to it.
+/// It does not exist in the project, or it is assigned to something.
 pub async fn delete(tx: &Tx, id: PolicyId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
     pauses::clear(tx, PauseScope::Policy(id)).await
 }
@@ -92,14 +93,14 @@ impl TryFrom<Model> for UpdatePolicy {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let id = row.id;
-        let packages = WantedPackage::parse_list("packages", &row.packages).ok();
-        let wish = match row.mode.as_str() {
-            "latest" => Some(Wish::Latest),
-            "target" => Some(Wish::Target(TargetWish {
+        let packages = PackageRequirement::parse_list("packages", &row.packages).ok();
+        let desired = match row.mode.as_str() {
+            "latest" => Some(DesiredUpdate::Latest),
+            "target" => Some(DesiredUpdate::Target(TargetUpdate {
                 os: row
                     .target_os_id
                     .map(|os| OsId::from_bits(os.cast_unsigned())),
-                packages: named(packages, TABLE, id, "packages")?,
+                packages: or_corrupt(packages, TABLE, id, "packages")?,
                 sources: row.sources,
                 kernel_command: row.kernel_command,
             })),
@@ -111,13 +112,13 @@ impl TryFrom<Model> for UpdatePolicy {
         Ok(Self {
             id: PolicyId::from_bits(id.cast_unsigned()),
             spec: PolicySpec {
-                name: named(name, TABLE, id, "name")?,
+                name: or_corrupt(name, TABLE, id, "name")?,
                 description: row.description,
-                wish: named(wish, TABLE, id, "mode")?,
+                desired: or_corrupt(desired, TABLE, id, "mode")?,
                 allow_downgrade: row.allow_downgrade,
                 offline_days: row.offline_days.cast_unsigned(),
-                rules: named(rules, TABLE, id, "rules")?,
-                image_rules: named(image_rules, TABLE, id, "image_rules")?,
+                rules: or_corrupt(rules, TABLE, id, "rules")?,
+                image_rules: or_corrupt(image_rules, TABLE, id, "image_rules")?,
             },
             created_at: row.created_at,
         })

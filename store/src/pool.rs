@@ -1,4 +1,4 @@
-//! The handle on the database.
+//! The database handle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, Tra
 use sea_orm_migration::MigratorTrait;
 use tokio::sync::Notify;
 
-use crate::bounded::within;
+use crate::bounded::with_timeout;
 use crate::error::StoreError;
-use crate::tx::{Actor, Entry, FleetTx, ProjectKey, Tx};
+use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
 
-/// How the database is used.
+/// Settings of the database connection.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// The most connections that are held at once.
+    /// Maximum number of connections.
     pub max_connections: u32,
-    /// How long a request waits for a connection before the database counts as away.
+    /// How long a request waits for a connection before the database counts as unreachable.
     pub acquire_timeout: Duration,
-    /// How long one statement may take.
+    /// The longest duration of a statement.
     pub statement_timeout: Duration,
-    /// How long one statement may wait for a lock.
+    /// The longest wait of a statement for a lock.
     pub lock_timeout: Duration,
 }
 
@@ -39,43 +39,43 @@ impl Default for StoreOptions {
     }
 }
 
-/// How long a transaction may be left alone, in milliseconds: whoever reads the change log waits for those that write. Only
-/// a snapshot holds up nobody and may wait longer (see [`Entry::Snapshot`]).
-const IDLE_TRANSACTION: &str = "3000";
+/// Limit for idle transactions, in milliseconds: readers of the change log wait for open write
+/// transactions. Only a snapshot may stay idle longer, because it delays no reader (see
+/// [`TransactionMode::Snapshot`]).
+const IDLE_TRANSACTION_TIMEOUT_MS: &str = "3000";
 
-/// A handle on the database. Cheap to clone.
+/// A database handle. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) db: DatabaseConnection,
     pub(crate) url: Secret,
-    /// How long an answer of the database may be waited for.
-    pub(crate) patience: Duration,
-    /// Told when something was committed that may be read in the change log.
-    pub(crate) written: Arc<Notify>,
-    /// What the program is wrong about, in a test.
+    /// How long to wait for an answer of the database.
+    pub(crate) answer_timeout: Duration,
+    /// Notified after a commit that may have written to the change log.
+    pub(crate) committed: Arc<Notify>,
+    /// A deliberate fault, for tests.
     #[cfg(feature = "testing")]
-    pub(crate) mistake: Option<crate::testing::Mistake>,
+    pub(crate) mixup: Option<crate::testing::TenantMixup>,
 }
 
-/// How long a connection may take to come to rest that nobody uses any more.
-const REST_WITHIN: Duration = Duration::from_secs(5);
+/// Limit for the test of a released connection.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether a connection that was given back still leads somewhere. The pool asks it as well, but waits without limit, and
-/// each that leads nowhere would keep its place.
+/// Tests a connection that was returned to the pool. The pool also tests connections, but without a
+/// timeout, and every dead connection would occupy a slot of the pool.
 async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match tokio::time::timeout(REST_WITHIN, connection.ping()).await {
+    match tokio::time::timeout(RELEASE_TIMEOUT, connection.ping()).await {
         Ok(answered) => answered.map(|()| true),
         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
 }
 
-/// Connections beside those of the store, for what needs settings of its own.
-struct Aside {
-    /// How many.
+/// Connections outside of the pool, for work that needs its own settings.
+struct ExtraConnections {
     connections: u32,
-    /// How long to wait for one.
-    patience: Duration,
-    /// The settings of each, by name and value.
+    /// How long to wait for a connection.
+    timeout: Duration,
+    /// The session settings, by name and value.
     settings: &'static [(&'static str, &'static str)],
 }
 
@@ -83,7 +83,7 @@ impl Store {
     /// Connects to a Postgres by its URL (`postgres://…`).
     ///
     /// # Errors
-    /// The URL is not one, or the database cannot be reached.
+    /// The URL is invalid, or the database cannot be reached.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let limits = [
             (
@@ -91,14 +91,15 @@ impl Store {
                 options.statement_timeout.as_millis().to_string(),
             ),
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
-            // To compile a statement takes longer than any of ours, however dear the planner thinks it.
+            // Compiling a statement takes longer than running any of ours, whatever the planner
+            // estimates.
             ("jit", "off".to_owned()),
-            // What is looked for has an index. A plan that was made while a table was short is kept while it grows, and would
-            // read all of it for each row (docs/adr/0023).
+            // Every lookup has an index. Plans are cached: one made while a table was short would
+            // later read the whole table for each row (docs/adr/0023).
             ("enable_seqscan", "off".to_owned()),
             (
                 "idle_in_transaction_session_timeout",
-                IDLE_TRANSACTION.to_owned(),
+                IDLE_TRANSACTION_TIMEOUT_MS.to_owned(),
             ),
         ];
         let mut connect = ConnectOptions::new(url);
@@ -119,40 +120,44 @@ impl Store {
         Ok(Self {
             db: Database::connect(connect).await?,
             url: Secret::new(url),
-            patience: options.statement_timeout + options.acquire_timeout,
-            written: Arc::default(),
+            answer_timeout: options.statement_timeout + options.acquire_timeout,
+            committed: Arc::default(),
             #[cfg(feature = "testing")]
-            mistake: None,
+            mixup: None,
         })
     }
 
-    /// Connects once more, apart from the store's own connections.
-    async fn connect_aside(&self, aside: Aside) -> Result<DatabaseConnection, StoreError> {
+    /// Opens connections outside of the pool.
+    async fn connect_extra(
+        &self,
+        extra: ExtraConnections,
+    ) -> Result<DatabaseConnection, StoreError> {
         let mut connect = ConnectOptions::new(self.url.reveal());
         connect
-            .max_connections(aside.connections)
-            .acquire_timeout(aside.patience)
-            .connect_timeout(aside.patience)
+            .max_connections(extra.connections)
+            .acquire_timeout(extra.timeout)
+            .connect_timeout(extra.timeout)
             .test_before_acquire(false)
             .sqlx_logging(false)
             .map_sqlx_postgres_opts(move |connection| {
                 connection
                     .application_name("evenkeel")
-                    .options(aside.settings.iter().copied())
+                    .options(extra.settings.iter().copied())
             });
         Ok(Database::connect(connect).await?)
     }
 
-    /// Brings the schema up to date. Safe to call from several processes at once.
-    /// Takes two connections of its own: one holds the lock, one migrates.
+    /// Migrates the schema to the current version. Safe to call from several processes at once.
+    /// Uses two extra connections: one holds the lock, one migrates.
     ///
     /// # Errors
-    /// The database cannot be reached, or a step fails; nothing of that step is kept.
+    /// The database cannot be reached, or a migration fails. A failed migration leaves no changes.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        // A step may take as long as it needs, and sees every project: one that fills a column must not miss any.
-        let aside = Aside {
+        // A migration has no timeout and sees every project: one that fills a column must not miss
+        // any.
+        let extra = ExtraConnections {
             connections: 2,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             settings: &[
                 ("statement_timeout", "0"),
                 ("lock_timeout", "0"),
@@ -160,87 +165,71 @@ impl Store {
                 ("evenkeel.tenant", "*"),
             ],
         };
-        let db = self.connect_aside(aside).await?;
-        let alone = db.begin().await?;
-        // Waited for as long as a migration takes elsewhere.
-        alone
+        let db = self.connect_extra(extra).await?;
+        let lock_tx = db.begin().await?;
+        // Waits as long as a migration of another process takes.
+        lock_tx
             .execute_unprepared("SELECT pg_advisory_xact_lock(7030)")
             .await?;
         let done = Migrator::up(&db, None).await;
-        alone.commit().await?;
+        lock_tx.commit().await?;
         db.close().await?;
         Ok(done?)
     }
 
-    /// Opens a transaction that sees one project, which is looked up in the same statement; none if there is no such
-    /// project. Whether the caller may enter it is for the caller to look at.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub async fn enter(&self, project: &ProjectKey, how: &Entry) -> Result<Option<Tx>, StoreError> {
-        Tx::enter(self, project, how).await
+    /// Opens a transaction for one project, which is looked up in the same statement; none if the
+    /// project does not exist. The caller must check the permissions of the user.
+    pub async fn enter(
+        &self,
+        project: &ProjectKey,
+        mode: &TransactionMode,
+    ) -> Result<Option<Tx>, StoreError> {
+        Tx::enter(self, project, mode).await
     }
 
-    /// Opens a transaction that sees one project, to read or for the program's own writes.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Opens a transaction for one project, to read or for writes of the server itself.
     pub async fn tenant(&self, tenant: TenantId) -> Result<Tx, StoreError> {
-        Tx::open(self, tenant, &Entry::Read).await
+        Tx::open(self, tenant, &TransactionMode::Read).await
     }
 
-    /// Opens a transaction that sees one project, for what a person changes: the change log keeps who and what.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Opens a transaction for one project, for changes by a user: the change log records user and
+    /// rows.
     pub async fn tenant_as(&self, tenant: TenantId, actor: &Actor) -> Result<Tx, StoreError> {
-        Tx::open(self, tenant, &Entry::Write(actor.clone())).await
+        Tx::open(self, tenant, &TransactionMode::Write(actor.clone())).await
     }
 
-    /// Opens a transaction that only reads one project, and sees all the time what was there when it began: what is counted
-    /// and what is read agree.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Opens a read-only snapshot of one project: all statements see the same state, so counts and
+    /// rows agree.
     pub async fn snapshot(&self, tenant: TenantId) -> Result<Tx, StoreError> {
-        Tx::open(self, tenant, &Entry::Snapshot).await
+        Tx::open(self, tenant, &TransactionMode::Snapshot).await
     }
 
-    /// Opens a transaction that sees all projects.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Opens a transaction for all projects.
     pub async fn fleet(&self) -> Result<FleetTx, StoreError> {
         FleetTx::open(self, None).await
     }
 
-    /// Opens a transaction that sees all projects, for what a person changes.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Opens a transaction for all projects, for changes by a user.
     pub async fn fleet_as(&self, actor: &Actor) -> Result<FleetTx, StoreError> {
         FleetTx::open(self, Some(actor)).await
     }
 
-    /// Lets Postgres see how the data lies, after much was written at once.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Updates the planner statistics of Postgres after bulk writes.
     pub async fn analyze(&self) -> Result<(), StoreError> {
         Ok(self.db.execute_unprepared("ANALYZE").await.map(drop)?)
     }
 
-    /// Whether the database answers.
+    /// Checks that the database answers.
     ///
     /// # Errors
-    /// It does not.
+    /// The database does not answer.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        Ok(within(self.patience, self.db.ping()).await?)
+        Ok(with_timeout(self.answer_timeout, self.db.ping()).await?)
     }
 
     /// Closes all connections.
     pub async fn close(&self) {
-        // A pool that cannot be closed has nothing left to lose.
+        // An error while closing has no consequences.
         let _ = self.db.clone().close().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Projects. They are the tenants, so they are kept by whoever sees the whole fleet.
+//! Projects. They are the tenants, so they are managed in transactions that see the whole fleet.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::error::{Conflict, StoreError};
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::project::{ActiveModel, Column, Entity, Model};
-use crate::tx::{FleetTx, execute, one};
+use crate::tx::{FleetTx, execute, query_one};
 
-const WHAT: &str = "project";
+const RESOURCE: &str = "project";
 
-/// Makes a project.
+/// Creates a project.
 ///
 /// # Errors
-/// The name is taken.
+/// The name already exists.
 pub async fn create(
     tx: &FleetTx,
     name: &ProjectName,
@@ -36,26 +36,21 @@ pub async fn create(
     row.insert(tx.conn()).await?.try_into()
 }
 
-/// The project that a first start makes, and whether this call made it.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Creates the default project of a new installation. Returns the first project and whether this
+/// call created it.
 pub async fn ensure_default(tx: &FleetTx, now: Time) -> Result<(Project, bool), StoreError> {
-    // Two first starts at once make one project.
+    // The lock keeps two servers that start at the same time from creating two projects.
     execute(tx.conn(), "SELECT pg_advisory_xact_lock(7031)", []).await?;
     if let Some(first) = list(tx).await?.into_iter().next() {
         return Ok((first, false));
     }
-    let name =
-        ProjectName::parse("name", "default").map_err(|_| StoreError::NotFound { what: WHAT })?;
-    let project = create(tx, &name, "made by the first start", now).await?;
+    let name = ProjectName::parse("name", "default")
+        .map_err(|_| StoreError::NotFound { what: RESOURCE })?;
+    let project = create(tx, &name, "created by the first start", now).await?;
     Ok((project, true))
 }
 
 /// All projects, by name.
-///
-/// # Errors
-/// The database cannot be reached.
 pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
     let rows = Entity::find()
         .order_by_asc(Column::Name)
@@ -67,38 +62,40 @@ pub async fn list(tx: &FleetTx) -> Result<Vec<Project>, StoreError> {
 /// The project with this name.
 ///
 /// # Errors
-/// There is none.
+/// It does not exist.
 pub async fn find_by_name(tx: &FleetTx, name: &str) -> Result<Project, StoreError> {
-    let found = Entity::find()
+    let row = Entity::find()
         .filter(Column::Name.eq(name))
         .one(tx.conn())
         .await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    row.ok_or(StoreError::NotFound { what: RESOURCE })?
+        .try_into()
 }
 
 /// The project of a tenant.
 ///
 /// # Errors
-/// There is none.
+/// It does not exist.
 pub async fn find(tx: &FleetTx, id: TenantId) -> Result<Project, StoreError> {
-    let found = Entity::find_by_id(id.uuid()).one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    let row = Entity::find_by_id(id.uuid()).one(tx.conn()).await?;
+    row.ok_or(StoreError::NotFound { what: RESOURCE })?
+        .try_into()
 }
 
-/// Gives a project another description.
+/// Changes the description of a project.
 ///
 /// # Errors
-/// There is none.
+/// It does not exist.
 pub async fn describe(
     tx: &FleetTx,
     id: TenantId,
     description: &str,
     now: Time,
 ) -> Result<Project, StoreError> {
-    // Locked, so that it does not go meanwhile.
-    let found = Entity::find_by_id(id.uuid()).lock_exclusive();
-    let found = found.one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?;
+    // Locked, so that it is not deleted meanwhile.
+    let query = Entity::find_by_id(id.uuid()).lock_exclusive();
+    let row = query.one(tx.conn()).await?;
+    row.ok_or(StoreError::NotFound { what: RESOURCE })?;
     let row = ActiveModel {
         tenant_id: Set(id.uuid()),
         description: Set(description.to_owned()),
@@ -108,48 +105,49 @@ pub async fn describe(
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Removes a project with all that is in it, if it holds no hosts or `force` says that these go as well. The change log
-/// stays.
+/// Deletes a project with everything in it, unless it contains hosts and `force` is not set. The
+/// change log stays.
 ///
 /// # Errors
-/// There is none, it holds hosts, or something is being made in it.
+/// It does not exist, it contains hosts, or a resource is being created in it.
 pub async fn delete(tx: &FleetTx, id: TenantId, force: bool) -> Result<(), StoreError> {
     let tenant = || [Value::from(id.uuid())];
-    // A large project takes its time.
-    let patience = "SELECT set_config('statement_timeout', '60000', true)";
-    execute(tx.conn(), patience, []).await?;
-    tx.conn().wait_for(Duration::from_secs(65));
-    // The order of locks: what is wanted and the states of nodes before the project, which their reports refer to.
-    tx.write_wanted(id).await?;
+    // Deleting a large project takes longer than the statement timeout allows.
+    let raise_timeout = "SELECT set_config('statement_timeout', '60000', true)";
+    execute(tx.conn(), raise_timeout, []).await?;
+    tx.conn().set_timeout(Duration::from_secs(65));
+    // Lock order: the project's advisory lock and the node states before the project, because
+    // reports of nodes refer to it.
+    tx.lock_for_change(id).await?;
     if force {
         let nodes = "SELECT count(*) FROM (SELECT FROM node_states WHERE tenant_id = $1 \
                      ORDER BY instance_id FOR UPDATE) held";
         execute(tx.conn(), nodes, tenant()).await?;
     }
-    // Whatever refers to the project from now on waits, and finds it gone.
+    // A transaction that refers to the project from now on waits and then fails.
     let lock = "SELECT 1 FROM projects WHERE tenant_id = $1 FOR UPDATE";
-    if one(tx.conn(), lock, tenant()).await?.is_none() {
-        return Err(StoreError::NotFound { what: WHAT });
+    if query_one(tx.conn(), lock, tenant()).await?.is_none() {
+        return Err(StoreError::NotFound { what: RESOURCE });
     }
     let holds = "SELECT 1 FROM hosts WHERE tenant_id = $1 LIMIT 1";
-    if !force && one(tx.conn(), holds, tenant()).await?.is_some() {
-        let by = "hosts, and goes with them only by force";
-        return Err(Conflict::InUse { what: WHAT, by }.into());
+    if !force && query_one(tx.conn(), holds, tenant()).await?.is_some() {
+        let by = "hosts; delete it with force to delete the hosts as well";
+        return Err(Conflict::InUse { what: RESOURCE, by }.into());
     }
     for table in CHILDREN_FIRST {
         let sql = format!("DELETE FROM {table} WHERE tenant_id = $1");
         let deleted = execute(tx.conn(), sql, tenant()).await;
         deleted.map_err(|error| match error {
-            // Something was made in it just now.
-            StoreError::Conflict(_) => StoreError::Stale { what: WHAT },
+            // A resource was just created in it.
+            StoreError::Conflict(_) => StoreError::Stale { what: RESOURCE },
             other => other,
         })?;
     }
     Ok(())
 }
 
-/// What belongs to a project: what refers to something comes before it, and what is locked first (a node's state, then
-/// the assignment, then the run) goes first.
+/// The tables of a project. A table that refers to another one comes before it, and rows that are
+/// locked first (the node state, then the assignment, then the run) are deleted first.
 const CHILDREN_FIRST: &[&str] = &[
     "node_states",
     "assignments",
@@ -192,7 +190,7 @@ impl TryFrom<Model> for Project {
         let name = ProjectName::parse("name", &row.name).ok();
         Ok(Self {
             id: TenantId::new(row.tenant_id),
-            name: named(name, "projects", 0, "name")?,
+            name: or_corrupt(name, "projects", 0, "name")?,
             description: row.description,
             created_at: row.created_at,
             updated_at: row.updated_at,

@@ -1,4 +1,4 @@
-//! Providers: who brings machines.
+//! Providers of machines.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::ProviderId;
@@ -7,15 +7,15 @@ use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::provider::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 
-/// Makes a provider.
+/// Creates a provider.
 ///
 /// # Errors
-/// The name is taken.
+/// The name already exists.
 pub async fn create(tx: &Tx, spec: &ProviderSpec, now: Time) -> Result<Provider, StoreError> {
     let id = ProviderId::nth(ids::next(tx.conn(), "provider_numbers").await?);
     let row = ActiveModel {
@@ -36,23 +36,20 @@ pub async fn create(tx: &Tx, spec: &ProviderSpec, now: Time) -> Result<Provider,
 /// The provider with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: ProviderId) -> Result<Provider, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The providers with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The providers with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[ProviderId]) -> Result<Vec<Provider>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Removes a provider.
+/// Deletes a provider.
 ///
 /// # Errors
-/// There is none in the project, or it brought a host.
+/// It does not exist in the project, or a host refers to it.
 pub async fn delete(tx: &Tx, id: ProviderId) -> Result<(), StoreError> {
     keyed::delete::<Entity>(tx, id.bits()).await
 }
@@ -68,9 +65,9 @@ impl TryFrom<Model> for Provider {
         Ok(Self {
             id: ProviderId::from_bits(row.id.cast_unsigned()),
             spec: ProviderSpec {
-                kind: named(kind, TABLE, row.id, "kind")?,
-                vendor: named(vendor, TABLE, row.id, "vendor")?,
-                name: named(name, TABLE, row.id, "name")?,
+                kind: or_corrupt(kind, TABLE, row.id, "kind")?,
+                vendor: or_corrupt(vendor, TABLE, row.id, "vendor")?,
+                name: or_corrupt(name, TABLE, row.id, "name")?,
                 api_endpoint: row.api_endpoint,
                 api_credentials: row.api_credentials,
                 config: row.config,

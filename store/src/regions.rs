@@ -1,33 +1,33 @@
-//! Regions: parts of the world that lie in each other.
+//! Regions, which can be nested.
 
 use std::collections::HashMap;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::RegionId;
-use evenkeel_domain::place::{MAX_DEPTH, Region, RegionSpec};
+use evenkeel_domain::location::{MAX_REGION_DEPTH, Region, RegionSpec};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::assignments;
 use crate::error::{Conflict, StoreError};
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::rows::region::{ActiveModel, Entity, Model};
-use crate::rows::{Kept, named};
-use crate::tx::{Tx, all, one};
+use crate::rows::{JsonColumn, or_corrupt};
+use crate::tx::{Tx, query_all, query_one};
 use crate::{ids, keyed};
 
-/// Makes a region.
+/// Creates a region.
 ///
 /// # Errors
-/// Its parent is not in the project, or it would lie too deep.
+/// Its parent does not exist in the project, or it would be nested too deeply.
 pub async fn create(tx: &Tx, spec: &RegionSpec, now: Time) -> Result<Region, StoreError> {
-    tx.write_wanted().await?;
-    may_lie_in(tx, None, spec.parent).await?;
+    tx.lock_for_change().await?;
+    check_parent(tx, None, spec.parent).await?;
     let id = RegionId::nth(ids::next(tx.conn(), "region_numbers").await?);
     let row = ActiveModel {
         created_at: Set(now),
-        ..written(tx, id, spec, now)
+        ..active_model(tx, id, spec, now)
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -35,23 +35,18 @@ pub async fn create(tx: &Tx, spec: &RegionSpec, now: Time) -> Result<Region, Sto
 /// The region with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: RegionId) -> Result<Region, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The regions with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The regions with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[RegionId]) -> Result<Vec<Region>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// How many sites lie in each of these regions and in what lies in them. Regions without any are left out.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The number of sites in each of these regions and their subregions. Regions without sites are
+/// left out.
 pub async fn count_sites(tx: &Tx, ids: &[RegionId]) -> Result<HashMap<RegionId, u64>, StoreError> {
     let sql = "WITH RECURSIVE down (root, id) AS ( \
                SELECT id, id FROM regions WHERE tenant_id = $1 AND id = ANY ($2) \
@@ -60,7 +55,7 @@ pub async fn count_sites(tx: &Tx, ids: &[RegionId]) -> Result<HashMap<RegionId, 
                SELECT down.root, count(*) FROM down \
                JOIN sites s ON s.tenant_id = $1 AND s.region_id = down.id GROUP BY down.root";
     let bits: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
-    let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await?;
+    let rows = query_all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await?;
     let mut counts = HashMap::new();
     for row in rows {
         let (bits, count): (i32, i64) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
@@ -70,39 +65,41 @@ pub async fn count_sites(tx: &Tx, ids: &[RegionId]) -> Result<HashMap<RegionId, 
     Ok(counts)
 }
 
-/// Makes a region say something else.
+/// Replaces the specification of a region.
 ///
 /// # Errors
-/// There is none in the project, its parent is not in the project or lies in it, or something would lie too deep.
+/// It does not exist in the project, its parent does not exist or lies inside it, or a region would
+/// be nested too deeply.
 pub async fn change(
     tx: &Tx,
     id: RegionId,
     spec: &RegionSpec,
     now: Time,
 ) -> Result<Region, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let before = find(tx, id).await?;
     if before.spec.parent != spec.parent {
-        may_lie_in(tx, Some(id), spec.parent).await?;
+        check_parent(tx, Some(id), spec.parent).await?;
     }
-    written(tx, id, spec, now)
+    active_model(tx, id, spec, now)
         .update(tx.conn())
         .await?
         .try_into()
 }
 
-/// Removes a region. What was assigned to it and scheduled for it goes with it.
+/// Deletes a region with its assignment and schedules.
 ///
 /// # Errors
-/// There is none in the project, or a region or site lies in it.
+/// It does not exist in the project, or it contains a region or a site.
 pub async fn delete(tx: &Tx, id: RegionId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Region(id)).await
 }
 
-/// Whether a region, or a new one, may lie in another. The project's lock is held, so that the tree stands still.
-async fn may_lie_in(
+/// Checks the parent of a new or a moved region. The caller holds the advisory lock of the project,
+/// so the tree does not change meanwhile.
+async fn check_parent(
     tx: &Tx,
     region: Option<RegionId>,
     parent: Option<RegionId>,
@@ -126,36 +123,36 @@ async fn may_lie_in(
         parent.bits().cast_signed().into(),
         moved.into(),
     ];
-    let what = Entity::WHAT;
-    let Some(row) = one(tx.conn(), sql, values).await? else {
+    let what = Entity::RESOURCE;
+    let Some(row) = query_one(tx.conn(), sql, values).await? else {
         return Err(StoreError::NotFound { what });
     };
     let (above, below): (i64, i32) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
     if row.try_get_by_index::<bool>(2)? {
-        return Err(Conflict::InItself { what }.into());
+        return Err(Conflict::Cyclic { what }.into());
     }
     let field = "parentId";
     if above == 0 {
-        return Err(Conflict::Dangling { what, field }.into());
+        return Err(Conflict::MissingReference { what, field }.into());
     }
     let depth = above + i64::from(below);
     match usize::try_from(depth) {
-        Ok(depth) if depth <= MAX_DEPTH => Ok(()),
+        Ok(depth) if depth <= MAX_REGION_DEPTH => Ok(()),
         _ => Err(Conflict::TooDeep {
             what,
-            limit: MAX_DEPTH,
+            limit: MAX_REGION_DEPTH,
         }
         .into()),
     }
 }
 
-fn written(tx: &Tx, id: RegionId, spec: &RegionSpec, now: Time) -> ActiveModel {
+fn active_model(tx: &Tx, id: RegionId, spec: &RegionSpec, now: Time) -> ActiveModel {
     ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
         name: Set(spec.name.to_string()),
         parent_id: Set(spec.parent.map(|parent| parent.bits().cast_signed())),
-        metadata: Set(Kept(spec.metadata.clone())),
+        metadata: Set(JsonColumn(spec.metadata.clone())),
         updated_at: Set(now),
         ..Default::default()
     }
@@ -173,7 +170,7 @@ impl TryFrom<Model> for Region {
         Ok(Self {
             id: RegionId::from_bits(row.id.cast_unsigned()),
             spec: RegionSpec {
-                name: named(name, TABLE, row.id, "name")?,
+                name: or_corrupt(name, TABLE, row.id, "name")?,
                 parent,
                 metadata: row.metadata.0,
             },

@@ -1,4 +1,4 @@
-//! What resources refer to, read in one statement for any number of them.
+//! Resources that other resources refer to, read in one statement for any number of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -10,8 +10,8 @@ use evenkeel_domain::id::{
 };
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::local_account::LocalAccount;
+use evenkeel_domain::location::{Region, Site};
 use evenkeel_domain::os::OsProfile;
-use evenkeel_domain::place::{Region, Site};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::provider::Provider;
 use sea_orm::{QueryResult, Value};
@@ -19,46 +19,46 @@ use serde::de::DeserializeOwned;
 
 use crate::error::StoreError;
 use crate::rows::{
-    Kept, custom_config, local_account, os_profile, provider, region, site, update_policy,
+    JsonColumn, custom_config, local_account, os_profile, provider, region, site, update_policy,
 };
-use crate::tx::{Tx, ids_in, one};
+use crate::tx::{Tx, ids_in, query_one};
 
-/// What is wanted, by id.
+/// The ids of resources to load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RelatedIds {
     /// Operating systems.
     pub oses: BTreeSet<OsId>,
     /// Policies.
     pub policies: BTreeSet<PolicyId>,
-    /// Policies, with the operating systems that they wish for.
-    pub wishes: BTreeSet<PolicyId>,
-    /// Sites, with the regions that they lie in, up to the top.
+    /// Policies to load together with the operating systems that they target.
+    pub policies_with_os: BTreeSet<PolicyId>,
+    /// Sites to load with all regions that contain them.
     pub sites: BTreeSet<SiteId>,
-    /// Regions, with those that they lie in, up to the top.
+    /// Regions to load with all regions that contain them.
     pub regions: BTreeSet<RegionId>,
-    /// Who brings machines.
+    /// Providers.
     pub providers: BTreeSet<ProviderId>,
-    /// Accounts that may log in to nodes.
+    /// Local accounts.
     pub local_accounts: BTreeSet<LocalAccountId>,
-    /// Configuration of first starts.
+    /// Configurations for the first start.
     pub custom_configs: BTreeSet<CustomConfigId>,
 }
 
-impl Wanted {
-    /// Adds where a host stands and who brought it.
+impl RelatedIds {
+    /// Adds the site and the provider of a host.
     pub fn add_host(&mut self, host: &Host) {
         self.sites.extend(host.site);
         self.providers.extend(host.provider);
     }
 
-    /// Adds what an instance runs and what is assigned to itself.
+    /// Adds the operating system and the directly assigned policy of an instance.
     pub fn add_instance(&mut self, instance: &Instance) {
         self.oses.insert(instance.summary.os);
         self.policies.extend(instance.policy);
     }
 }
 
-/// What of it there is, by id.
+/// The loaded resources, by id.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Related {
     /// Operating systems.
@@ -69,55 +69,53 @@ pub struct Related {
     pub sites: HashMap<SiteId, Site>,
     /// Regions.
     pub regions: HashMap<RegionId, Region>,
-    /// Who brings machines.
+    /// Providers.
     pub providers: HashMap<ProviderId, Provider>,
-    /// Accounts that may log in to nodes.
+    /// Local accounts.
     pub local_accounts: HashMap<LocalAccountId, LocalAccount>,
-    /// Configuration of first starts.
+    /// Configurations for the first start.
     pub custom_configs: HashMap<CustomConfigId, CustomConfig>,
 }
 
-/// Reads what is wanted: one statement, and none if nothing is. What nobody wants is not looked for.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn read(tx: &Tx, wanted: &Wanted) -> Result<Related, StoreError> {
-    if *wanted == Wanted::default() {
+/// Loads the resources that exist: one statement, or none if there are no ids.
+pub async fn load(tx: &Tx, ids: &RelatedIds) -> Result<Related, StoreError> {
+    if *ids == RelatedIds::default() {
         return Ok(Related::default());
     }
-    let mut asked = Parameters(vec![tx.tenant().uuid().into()]);
-    let sql = format!("SELECT {}", asked.sought(wanted).columns());
-    match one(tx.conn(), sql, asked.0).await? {
+    let mut parameters = Parameters(vec![tx.tenant().uuid().into()]);
+    let sql = format!("SELECT {}", parameters.bind_ids(ids).columns());
+    match query_one(tx.conn(), sql, parameters.0).await? {
         Some(row) => from_row(&row),
         None => Ok(Related::default()),
     }
 }
 
-/// What is wanted, as arrays of ids in SQL: parameters, or columns of the thing that it is read with. None where nothing is.
+/// The ids to load as SQL arrays: parameters, or columns of the statement that contains them. None
+/// for a kind of which nothing is loaded.
 #[derive(Debug, Default)]
-pub(crate) struct Sought {
+pub(crate) struct RelatedIdsSql {
     /// Operating systems.
     pub oses: Option<String>,
-    /// Policies, also those that wish.
+    /// All policies, including `policies_with_os`.
     pub policies: Option<String>,
-    /// Of them those whose operating systems are wanted as well.
-    pub wishes: Option<String>,
-    /// Sites, with the regions that they lie in.
+    /// The policies whose target operating systems are loaded as well.
+    pub policies_with_os: Option<String>,
+    /// Sites, with the regions that contain them.
     pub sites: Option<String>,
-    /// Regions, with those that they lie in.
+    /// Regions, with the regions that contain them.
     pub regions: Option<String>,
-    /// Who brings machines.
+    /// Providers.
     pub providers: Option<String>,
-    /// Accounts that may log in to nodes.
+    /// Local accounts.
     pub local_accounts: Option<String>,
-    /// Configuration of first starts.
+    /// Configurations for the first start.
     pub custom_configs: Option<String>,
 }
 
-impl Sought {
-    /// What [`Wanted::add_host`] and [`Wanted::add_instance`] want, of a host `h` and of what runs on it in a statement with
-    /// [`crate::instances::JOINED`].
-    pub(crate) fn of_node() -> Self {
+impl RelatedIdsSql {
+    /// The ids of [`RelatedIds::add_host`] and [`RelatedIds::add_instance`] for a host `h` and its
+    /// instance, in a statement with [`crate::instances::JOINS_SQL`].
+    pub(crate) fn for_node() -> Self {
         Self {
             oses: Some("ARRAY[n.os_id]".to_owned()),
             policies: Some("ARRAY[a.policy_id]".to_owned()),
@@ -127,24 +125,24 @@ impl Sought {
         }
     }
 
-    /// One column for each kind, for [`from_row`]. The first parameter of the statement is the project.
+    /// One column per kind, for [`from_row`]. The first parameter of the statement is the project.
     pub(crate) fn columns(self) -> String {
-        let above = above(self.sites.as_deref(), self.regions.as_deref());
-        let oses = with_wished(self.oses, self.wishes);
+        let enclosing = enclosing_regions(self.sites.as_deref(), self.regions.as_deref());
+        let oses = with_target_oses(self.oses, self.policies_with_os);
         let columns = [
-            rows("os_profiles", oses),
-            rows("update_policies", self.policies),
-            rows("sites", self.sites),
-            rows("regions", above),
-            rows("providers", self.providers),
-            rows("local_accounts", self.local_accounts),
-            rows("custom_configs", self.custom_configs),
+            rows_column("os_profiles", oses),
+            rows_column("update_policies", self.policies),
+            rows_column("sites", self.sites),
+            rows_column("regions", enclosing),
+            rows_column("providers", self.providers),
+            rows_column("local_accounts", self.local_accounts),
+            rows_column("custom_configs", self.custom_configs),
         ];
         columns.join(", ")
     }
 }
 
-/// What the [`Sought::columns`] of a row hold.
+/// Reads the [`RelatedIdsSql::columns`] of a row.
 pub(crate) fn from_row(row: &QueryResult) -> Result<Related, StoreError> {
     Ok(Related {
         oses: by_id::<os_profile::Model, _, _>(row, "all_os_profiles", |os: &OsProfile| os.id)?,
@@ -171,26 +169,26 @@ pub(crate) fn from_row(row: &QueryResult) -> Result<Related, StoreError> {
     })
 }
 
-/// The values of a statement. The first one is the project.
+/// The values of a statement. The first value is the project.
 struct Parameters(Vec<Value>);
 
 impl Parameters {
-    /// What is wanted, as parameters.
-    fn sought(&mut self, wanted: &Wanted) -> Sought {
-        let policies = wanted.policies.union(&wanted.wishes);
-        Sought {
-            oses: self.ids(wanted.oses.iter().map(|id| id.bits())),
+    /// Adds ids as parameters.
+    fn bind_ids(&mut self, ids: &RelatedIds) -> RelatedIdsSql {
+        let policies = ids.policies.union(&ids.policies_with_os);
+        RelatedIdsSql {
+            oses: self.ids(ids.oses.iter().map(|id| id.bits())),
             policies: self.ids(policies.map(|id| id.bits())),
-            wishes: self.ids(wanted.wishes.iter().map(|id| id.bits())),
-            sites: self.ids(wanted.sites.iter().map(|id| id.bits())),
-            regions: self.ids(wanted.regions.iter().map(|id| id.bits())),
-            providers: self.ids(wanted.providers.iter().map(|id| id.bits())),
-            local_accounts: self.ids(wanted.local_accounts.iter().map(|id| id.bits())),
-            custom_configs: self.ids(wanted.custom_configs.iter().map(|id| id.bits())),
+            policies_with_os: self.ids(ids.policies_with_os.iter().map(|id| id.bits())),
+            sites: self.ids(ids.sites.iter().map(|id| id.bits())),
+            regions: self.ids(ids.regions.iter().map(|id| id.bits())),
+            providers: self.ids(ids.providers.iter().map(|id| id.bits())),
+            local_accounts: self.ids(ids.local_accounts.iter().map(|id| id.bits())),
+            custom_configs: self.ids(ids.custom_configs.iter().map(|id| id.bits())),
         }
     }
 
-    /// An array of ids; none if there are none.
+    /// Adds an array of ids; none for an empty array.
     fn ids(&mut self, ids: impl Iterator<Item = u32>) -> Option<String> {
         let ids: Vec<i32> = ids.map(u32::cast_signed).collect();
         if ids.is_empty() {
@@ -201,8 +199,8 @@ impl Parameters {
     }
 }
 
-/// The rows of a table with the ids of an array, as a column.
-fn rows(table: &str, ids: Option<String>) -> String {
+/// The rows of a table with the ids of an array, as a JSON column.
+fn rows_column(table: &str, ids: Option<String>) -> String {
     let rows = match ids {
         None => "NULL::json".to_owned(),
         Some(ids) => format!(
@@ -212,30 +210,32 @@ fn rows(table: &str, ids: Option<String>) -> String {
     format!("{rows} AS all_{table}")
 }
 
-/// The operating systems of an array, and those that the policies of another one wish for.
-fn with_wished(oses: Option<String>, policies: Option<String>) -> Option<String> {
-    let wished = policies.map(|ids| {
+/// The operating systems of an array, and the targets of the policies of another one.
+fn with_target_oses(oses: Option<String>, policies: Option<String>) -> Option<String> {
+    let targets = policies.map(|ids| {
         format!(
             "ARRAY(SELECT p.target_os_id FROM update_policies p WHERE p.tenant_id = $1 AND p.id = ANY ({ids}))"
         )
     });
-    match (oses, wished) {
-        (Some(oses), Some(wished)) => Some(format!("{oses} || {wished}")),
-        (oses, wished) => oses.or(wished),
+    match (oses, targets) {
+        (Some(oses), Some(targets)) => Some(format!("{oses} || {targets}")),
+        (oses, targets) => oses.or(targets),
     }
 }
 
-/// The regions of an array and those of the sites of another one, with all that they lie in.
-fn above(sites: Option<&str>, regions: Option<&str>) -> Option<String> {
-    let of_sites = sites.map(|ids| {
+/// The regions of an array and those of the sites of another one, with all regions that contain
+/// them.
+fn enclosing_regions(sites: Option<&str>, regions: Option<&str>) -> Option<String> {
+    let site_regions = sites.map(|ids| {
         format!("SELECT s.region_id FROM sites s WHERE s.tenant_id = $1 AND s.id = ANY ({ids})")
     });
-    let given = regions.map(|ids| format!("SELECT unnest({ids})"));
-    let nearest: Vec<String> = of_sites.into_iter().chain(given).collect();
+    let explicit = regions.map(|ids| format!("SELECT unnest({ids})"));
+    let nearest: Vec<String> = site_regions.into_iter().chain(explicit).collect();
     if nearest.is_empty() {
         return None;
     }
-    // One by one, by their ids: to the planner it could be many, and then it would read all regions of the project.
+    // Parent regions are looked up one by one: otherwise the planner expects many and reads all
+    // regions.
     Some(format!(
         "ARRAY(WITH RECURSIVE up (id) AS (({}) UNION \
          SELECT (SELECT r.parent_id FROM regions r WHERE r.tenant_id = $1 AND r.id = up.id) \
@@ -244,7 +244,7 @@ fn above(sites: Option<&str>, regions: Option<&str>) -> Option<String> {
     ))
 }
 
-/// The things of a column, by id.
+/// The resources of a JSON column, by id.
 fn by_id<M, T, K>(
     row: &QueryResult,
     column: &str,
@@ -255,8 +255,8 @@ where
     T: TryFrom<M, Error = StoreError>,
     K: Eq + Hash,
 {
-    let rows: Option<Kept<Vec<M>>> = row.try_get("", column)?;
-    let rows = rows.map(|kept| kept.0).unwrap_or_default();
+    let rows: Option<JsonColumn<Vec<M>>> = row.try_get("", column)?;
+    let rows = rows.map(|json| json.0).unwrap_or_default();
     let thing = |row: M| -> Result<(K, T), StoreError> {
         let thing = T::try_from(row)?;
         Ok((id(&thing), thing))

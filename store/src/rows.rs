@@ -1,5 +1,5 @@
-//! The tables as sea-orm sees them. Private and dull: what a row means is said in the file of its aggregate.
-//! The columns are described in the migrations.
+//! The tables as sea-orm entities. The module of each aggregate interprets its rows. The migrations
+//! describe the columns.
 
 pub mod assignment;
 pub mod change;
@@ -32,22 +32,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 
-/// What a column of JSON holds. It is read as what it means, without a tree of values between.
+/// The value of a JSON column, decoded without an intermediate `serde_json::Value`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(transparent)]
-pub struct Kept<T>(pub T);
+pub struct JsonColumn<T>(pub T);
 
-impl<T: DeserializeOwned> TryGetableFromJson for Kept<T> {}
+impl<T: DeserializeOwned> TryGetableFromJson for JsonColumn<T> {}
 
-impl<T: Serialize> From<Kept<T>> for Value {
-    fn from(kept: Kept<T>) -> Self {
-        // What the domain keeps has only texts for keys, so it always is JSON.
-        let json = serde_json::to_value(kept.0).unwrap_or_default();
+impl<T: Serialize> From<JsonColumn<T>> for Value {
+    fn from(column: JsonColumn<T>) -> Self {
+        // Keys of maps in the domain are texts, so the conversion to JSON cannot fail.
+        let json = serde_json::to_value(column.0).unwrap_or_default();
         Self::Json(Some(Box::new(json)))
     }
 }
 
-impl<T: DeserializeOwned> ValueType for Kept<T> {
+impl<T: DeserializeOwned> ValueType for JsonColumn<T> {
     fn try_from(value: Value) -> Result<Self, ValueTypeErr> {
         match value {
             Value::Json(Some(json)) => serde_json::from_value(*json).map_err(|_| ValueTypeErr),
@@ -56,7 +56,7 @@ impl<T: DeserializeOwned> ValueType for Kept<T> {
     }
 
     fn type_name() -> String {
-        "Kept".to_owned()
+        "JsonColumn".to_owned()
     }
 
     fn array_type() -> ArrayType {
@@ -68,18 +68,18 @@ impl<T: DeserializeOwned> ValueType for Kept<T> {
     }
 }
 
-impl<T> Nullable for Kept<T> {
+impl<T> Nullable for JsonColumn<T> {
     fn null() -> Value {
         Value::Json(None)
     }
 }
 
-/// A value of the domain that a column names. What it cannot mean is reported, never guessed.
-pub fn named<T>(
-    found: Option<T>,
+/// Returns the decoded value of a column, or [`StoreError::Corrupt`] if it could not be decoded.
+pub fn or_corrupt<T>(
+    value: Option<T>,
     table: &'static str,
     row: i32,
     column: &'static str,
 ) -> Result<T, StoreError> {
-    found.ok_or(StoreError::Corrupt { table, row, column })
+    value.ok_or(StoreError::Corrupt { table, row, column })
 }

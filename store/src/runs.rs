@@ -1,180 +1,184 @@
-//! Runs and their history. [`advance`] is the only way a run moves.
+//! Runs and their history. Only [`advance`] and [`advance_all`] change the state of a run.
 
-mod age;
 mod convert;
+mod details;
+mod expiry;
 mod history;
-mod reading;
-mod whole;
+mod queries;
 
-pub use age::{Quiet, expire, quiet_since};
-pub use reading::{delete, events, find, find_attempt, find_many, find_open, find_sampled};
-pub use whole::{WholeRun, find_many_whole, find_whole};
+pub use details::{RunDetails, find_details, find_many_details};
+pub use expiry::{StalledRun, delete_expired, list_stalled};
+pub use queries::{delete, events, find, find_attempt, find_last_sampled, find_many, find_open};
 
 use std::iter;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::id::{InstanceId, RunId};
-use evenkeel_domain::package::settle;
-use evenkeel_domain::run::{Account, AttemptId, Happening, Origin, Patience, RunState, UpdateRun};
+use evenkeel_domain::package::record_results;
+use evenkeel_domain::run::{
+    AttemptId, Origin, RunEventRecord, RunReport, RunState, RunTimeouts, UpdateRun,
+};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QuerySelect,
 };
 
 use crate::error::StoreError;
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::rows::update_run::{Column, Entity, Model};
-use crate::rows::{instance, named};
-use crate::tx::{Tx, one};
-use crate::{brake, ids};
-use history::Step;
+use crate::rows::{instance, or_corrupt};
+use crate::tx::{Tx, query_one};
+use crate::{ids, limit_usage};
+use history::HistoryEntry;
 
-/// What an event is brought to.
+/// The run that an event belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Subject {
-    /// A run that there is.
+    /// An existing run.
     Run(RunId),
-    /// An attempt that nothing was heard of yet; the event opens its run.
-    New(Box<Opening>),
+    /// A new attempt; the event opens its run.
+    New(Box<RunOpening>),
 }
 
 /// A run to be opened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Opening {
-    /// On which instance.
+pub struct RunOpening {
     pub instance: InstanceId,
-    /// For people.
+    /// Shown to users.
     pub name: String,
-    /// For people.
+    /// Shown to users.
     pub description: String,
-    /// The agent's own name of the attempt.
+    /// The attempt id of the agent.
     pub attempt: Option<AttemptId>,
-    /// What the attempt is for.
+    /// Why the attempt was made.
     pub origin: Origin,
-    /// A run that ended with the same news, of an agent that asks for no leave, and what the policy that applies now is
-    /// assigned to: this one goes on with the slot that the other had under the same assignment.
+    /// A run that the same report of an EIM agent ended, and the scope of the assignment that
+    /// applies now. The new run takes over the slot of the ended run if both are of the same
+    /// assignment.
     pub follows: Option<(RunId, Scope)>,
 }
 
-/// Events that are brought to a run together, in their order.
+/// Events of one report that are applied to a run in order.
 #[derive(Clone, Copy, Debug)]
-pub struct Together<'a> {
-    /// The first of them.
-    pub first: &'a Happening,
-    /// Those that follow.
-    pub rest: &'a [Happening],
-    /// How long the run may stay where it is.
-    pub patience: &'a Patience,
-    /// The instant.
+pub struct EventBatch<'a> {
+    /// The first event.
+    pub first: &'a RunEventRecord,
+    /// The following events.
+    pub rest: &'a [RunEventRecord],
+    /// How long the run may stay in a state.
+    pub timeouts: &'a RunTimeouts,
+    /// The current time.
     pub now: Time,
 }
 
-impl<'a> Together<'a> {
-    fn all(&self) -> impl Iterator<Item = &'a Happening> {
+impl<'a> EventBatch<'a> {
+    fn all(&self) -> impl Iterator<Item = &'a RunEventRecord> {
         iter::once(self.first).chain(self.rest)
     }
 }
 
-/// Brings an event to a run: load under lock, ask the domain, save, append to the history. The caller has locked the
-/// node's state, or is the one that judges time.
+/// Applies an event to a run: loads it under a lock, asks the domain for the new state, saves it
+/// and appends to the history. The caller has locked the node state, or applies timeouts.
 ///
-/// An event that the agent numbered is stored once: a number that is not above the last one changes nothing. A
-/// numbered event that moves nothing, because the run includes it already or because it does not fit, is appended all
-/// the same: the history keeps what the node said. It keeps no more than a thousand entries of a run, and then how the
-/// run ends; what does not fit any more counts all the same.
+/// A numbered event of an agent is applied once: a number that is not above the last one changes
+/// nothing. A numbered event that does not change the state, because the run includes it already or
+/// because it does not fit, is still appended: the history records what the node reported. The
+/// history of a run has at most a thousand entries and then only its end. Events beyond the limit
+/// still take effect.
 ///
 /// # Errors
-/// An event without a number does not fit the run; the run is not there, or another one is open.
+/// An unnumbered event does not fit the run, the run does not exist, or another run is open.
 pub async fn advance(
     tx: &Tx,
     subject: Subject,
-    happening: &Happening,
-    patience: &Patience,
+    record: &RunEventRecord,
+    timeouts: &RunTimeouts,
     now: Time,
 ) -> Result<UpdateRun, StoreError> {
-    let alone = Together {
-        first: happening,
+    let batch = EventBatch {
+        first: record,
         rest: &[],
-        patience,
+        timeouts,
         now,
     };
-    advance_by(tx, subject, &alone, &mut |_| {}).await
+    advance_all(tx, subject, &batch, &mut |_| {}).await
 }
 
-/// The same for events that came together: it is loaded and saved once. What each of them made of the run is told.
+/// Applies several events at once: the run is loaded and saved once. `each` is called with the run
+/// after every event.
 ///
 /// # Errors
-/// As [`advance`]; then none of them counts.
-pub async fn advance_by(
+/// As for [`advance`]. On an error no event takes effect.
+pub async fn advance_all(
     tx: &Tx,
     subject: Subject,
-    events: &Together<'_>,
+    events: &EventBatch<'_>,
     each: &mut (dyn FnMut(&UpdateRun) + Send),
 ) -> Result<UpdateRun, StoreError> {
     let mut run = match subject {
-        Subject::New(opening) => return open(tx, *opening, events, each).await,
+        Subject::New(opening) => return open_run(tx, *opening, events, each).await,
         Subject::Run(id) => lock(tx, id).await?,
     };
-    let (seen, was_over) = (run.generation, run.state.is_final());
+    let (generation, had_ended) = (run.generation, run.state.is_final());
     let mut steps = Vec::new();
-    for happening in events.all() {
-        steps.extend(bring(&mut run, happening, events)?);
+    for record in events.all() {
+        steps.extend(apply_event(&mut run, record, events)?);
         each(&run);
     }
     if steps.is_empty() {
         return Ok(run);
     }
-    save(tx, &run, seen).await?;
+    save(tx, &run, generation).await?;
     history::append(tx, &run, &steps, events.now).await?;
-    if run.state.is_final() && !was_over {
-        brake::release(tx, run.instance).await?;
+    if run.state.is_final() && !had_ended {
+        limit_usage::release_slots(tx, run.instance).await?;
     }
     Ok(run)
 }
 
-/// Brings an event to a run in memory. None if it changes nothing.
-fn bring<'a>(
+/// Applies an event to a run in memory. None if it changes nothing.
+fn apply_event<'a>(
     run: &mut UpdateRun,
-    happening: &'a Happening,
-    events: &Together<'_>,
-) -> Result<Option<Step<'a>>, StoreError> {
-    let number = happening.sequence;
+    record: &'a RunEventRecord,
+    events: &EventBatch<'_>,
+) -> Result<Option<HistoryEntry<'a>>, StoreError> {
+    let number = record.sequence;
     if number.is_some_and(|number| number <= run.sequence) {
         return Ok(None);
     }
-    let patience = events.patience.with(run);
-    let next = RunState::on(Some(&run.state), &happening.event, events.now, &patience);
+    let timeouts = events.timeouts.for_run(run);
+    let next = RunState::apply_event(Some(&run.state), &record.event, events.now, &timeouts);
     let state = match next {
         Ok(state) => state,
         Err(_) if number.is_some() => run.state.clone(),
         Err(refused) => return Err(refused.into()),
     };
-    let is_moved = state != run.state;
-    if !is_moved && number.is_none() {
+    let state_changed = state != run.state;
+    if !state_changed && number.is_none() {
         return Ok(None);
     }
     run.state = state;
     run.sequence = number.unwrap_or(run.sequence);
     run.generation += 1;
-    take_evidence(run, happening);
-    Ok(Some(Step::of(run, happening, is_moved)))
+    add_evidence(run, record);
+    Ok(Some(HistoryEntry::new(run, record, state_changed)))
 }
 
-async fn open(
+async fn open_run(
     tx: &Tx,
-    opening: Opening,
-    events: &Together<'_>,
+    opening: RunOpening,
+    events: &EventBatch<'_>,
     each: &mut (dyn FnMut(&UpdateRun) + Send),
 ) -> Result<UpdateRun, StoreError> {
-    let Together { first, now, .. } = *events;
-    let state = RunState::on(None, &first.event, now, events.patience)?;
-    // What is over at once may be the news of another agent than the one that is at work.
-    let is_beside = state.is_final() && find_open(tx, opening.instance).await?.is_some();
-    let start = if is_beside {
-        Start::beside(tx).await?
+    let EventBatch { first, now, .. } = *events;
+    let state = RunState::apply_event(None, &first.event, now, events.timeouts)?;
+    // A run that ends at once may be reported by another agent than the one with the open run.
+    let is_detached = state.is_final() && find_open(tx, opening.instance).await?.is_some();
+    let start = if is_detached {
+        RunStart::detached(tx).await?
     } else {
-        start(tx, opening.instance, now).await?
+        begin_run(tx, opening.instance, now).await?
     };
     let mut run = UpdateRun {
         id: start.run,
@@ -186,25 +190,25 @@ async fn open(
         state,
         packages: Vec::new(),
         log: String::new(),
-        account: Account::default(),
+        report: RunReport::default(),
         image: None,
         sequence: first.sequence.unwrap_or(0),
         generation: 1,
         granted_at: None,
         started_at: now,
     };
-    take_evidence(&mut run, first);
+    add_evidence(&mut run, first);
     let start = match (start.scope, opening.follows) {
-        (None, Some(before)) => Start {
-            scope: go_on(tx, before, run.instance, now).await?,
+        (None, Some(before)) => RunStart {
+            scope: retake_slot(tx, before, run.instance, now).await?,
             ..start
         },
         _ => start,
     };
-    let mut steps = vec![Step::of(&run, first, true)];
+    let mut steps = vec![HistoryEntry::new(&run, first, true)];
     each(&run);
-    for happening in events.rest {
-        steps.extend(bring(&mut run, happening, events)?);
+    for record in events.rest {
+        steps.extend(apply_event(&mut run, record, events)?);
         each(&run);
     }
     let row = Model {
@@ -217,16 +221,17 @@ async fn open(
         .exec_without_returning(tx.conn())
         .await?;
     history::begin(tx, &run, &steps, now).await?;
-    // Who began with no slot has at most one whose day of grace is over: it counts no more.
-    if run.state.is_final() && !is_beside && start.scope.is_some() {
-        brake::release(tx, run.instance).await?;
+    // A run that began without a slot has at most an expired slot, which does not count.
+    if run.state.is_final() && !is_detached && start.scope.is_some() {
+        limit_usage::release_slots(tx, run.instance).await?;
     }
     Ok(run)
 }
 
-/// Takes the slot again that the end of a run has just let go, if it was one of the assignment that still applies: under
-/// another one the instance is counted anew, and a node has one slot. Says under which assignment.
-async fn go_on(
+/// Takes the slot of an ended run again if it belongs to the assignment that still applies. Under
+/// another assignment the instance is counted from the start, and a node has one slot. Returns the
+/// scope of the assignment.
+async fn retake_slot(
     tx: &Tx,
     (before, applies): (RunId, Scope),
     instance: InstanceId,
@@ -240,7 +245,7 @@ async fn go_on(
         return Ok(None);
     };
     let level = Level::from_name(&kind);
-    let level = named(
+    let level = or_corrupt(
         level,
         "update_runs",
         before.bits().cast_signed(),
@@ -250,52 +255,51 @@ async fn go_on(
     if scope != applies {
         return Ok(None);
     }
-    brake::hold(tx, scope, instance, None, now).await?;
+    limit_usage::take_slot(tx, scope, instance, None, now).await?;
     Ok(Some(scope))
 }
 
-/// What an instance begins a run with.
-struct Start {
-    /// The run.
+/// What a new run starts with.
+struct RunStart {
     run: RunId,
-    /// The assignment that it holds a slot of.
+    /// The assignment whose slot the instance holds.
     scope: Option<Scope>,
-    /// What is installed.
+    /// Digest of the installed packages.
     packages: Option<Vec<u8>>,
 }
 
-impl Start {
-    /// A run that has no part in where the instance stands.
-    async fn beside(tx: &Tx) -> Result<Self, StoreError> {
+impl RunStart {
+    /// A run that is independent of the state of the instance.
+    async fn detached(tx: &Tx) -> Result<Self, StoreError> {
         Ok(Self {
-            run: RunId::nth(ids::next(tx.conn(), NUMBERS).await?),
+            run: RunId::nth(ids::next(tx.conn(), RUN_NUMBERS_SEQUENCE).await?),
             scope: None,
             packages: None,
         })
     }
 }
 
-/// The sequence of the numbers of runs.
-const NUMBERS: &str = "run_numbers";
+/// The sequence of run numbers.
+const RUN_NUMBERS_SEQUENCE: &str = "run_numbers";
 
-/// Reads what an instance begins a run with, and gives the run its number. A slot that it holds until an instant is now
-/// held until the end of the run.
-async fn start(tx: &Tx, instance: InstanceId, now: Time) -> Result<Start, StoreError> {
+/// Reads what a new run starts with and assigns its number. A slot with an expiry is now held until
+/// the end of the run.
+async fn begin_run(tx: &Tx, instance: InstanceId, now: Time) -> Result<RunStart, StoreError> {
     let sql = "WITH held AS (UPDATE brake_slots SET until_at = NULL WHERE tenant_id = $1 AND instance_id = $2 \
                AND (until_at IS NULL OR until_at > $3) RETURNING target_kind, target_id, since_at) \
                SELECT n.packages_digest, h.target_kind, h.target_id, nextval($4::regclass) \
                FROM node_states n LEFT JOIN held h ON true \
                WHERE n.tenant_id = $1 AND n.instance_id = $2 ORDER BY h.since_at DESC NULLS LAST LIMIT 1";
     let id = instance.bits().cast_signed();
-    let late = now - brake::REVIVED_FOR;
+    let revivable_since = now - limit_usage::SLOT_REVIVAL_PERIOD;
     let values = [
         tx.tenant().uuid().into(),
         id.into(),
-        late.into(),
-        NUMBERS.into(),
+        revivable_since.into(),
+        RUN_NUMBERS_SEQUENCE.into(),
     ];
-    let Some(row) = one(tx.conn(), sql, values).await? else {
-        let what = instance::Entity::WHAT;
+    let Some(row) = query_one(tx.conn(), sql, values).await? else {
+        let what = instance::Entity::RESOURCE;
         return Err(StoreError::NotFound { what });
     };
     let kind: Option<String> = row.try_get_by_index(1)?;
@@ -304,34 +308,34 @@ async fn start(tx: &Tx, instance: InstanceId, now: Time) -> Result<Start, StoreE
         None => None,
         Some((kind, target)) => {
             let level = Level::from_name(&kind);
-            let level = named(level, "brake_slots", id, "target_kind")?;
+            let level = or_corrupt(level, "brake_slots", id, "target_kind")?;
             Some(Scope::from_bits(level, target.cast_unsigned()))
         }
     };
-    Ok(Start {
-        run: RunId::nth(ids::of(&row, 3)?),
+    Ok(RunStart {
+        run: RunId::nth(ids::number_at(&row, 3)?),
         scope,
         packages: row.try_get_by_index(0)?,
     })
 }
 
-/// What came with an event belongs to the run.
-fn take_evidence(run: &mut UpdateRun, happening: &Happening) {
-    let evidence = &happening.evidence;
+/// Adds the evidence of an event to the run.
+fn add_evidence(run: &mut UpdateRun, record: &RunEventRecord) {
+    let evidence = &record.evidence;
     if let Some(plan) = &evidence.plan {
         run.packages.clone_from(plan);
     }
-    settle(&mut run.packages, &evidence.results);
+    record_results(&mut run.packages, &evidence.results);
     if !evidence.log.is_empty() {
         run.log.clone_from(&evidence.log);
     }
-    if let Some(account) = &evidence.account {
-        run.account.clone_from(account);
+    if let Some(account) = &evidence.report {
+        run.report.clone_from(account);
     }
     if evidence.image.is_some() {
         run.image.clone_from(&evidence.image);
     }
-    // What was booted is told with the end; what it was to be, with the plan.
+    // The booted image is reported with the end, the planned image with the plan.
     if let Some(image) = &mut run.image
         && evidence.booted.is_some()
     {
@@ -339,12 +343,12 @@ fn take_evidence(run: &mut UpdateRun, happening: &Happening) {
     }
 }
 
-/// The generation is checked as well, so that a lost lock would be noticed.
-async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
+/// Saves a run. Also checks the generation, so that a lost lock would be detected.
+async fn save(tx: &Tx, run: &UpdateRun, generation: i64) -> Result<(), StoreError> {
     let mut row = convert::into_row(tx.tenant(), run)
         .into_active_model()
         .reset_all();
-    // What was frozen when the run was opened is not written again.
+    // Columns that were frozen when the run was opened are not written again.
     row.tenant_id = NotSet;
     row.id = NotSet;
     row.instance_id = NotSet;
@@ -363,20 +367,19 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
         .change::<Entity>()
         .set(row)
         .filter(Column::Id.eq(run.id.bits().cast_signed()))
-        .filter(Column::Generation.eq(seen))
+        .filter(Column::Generation.eq(generation))
         .exec(tx.conn())
         .await?;
     match saved.rows_affected {
         1 => Ok(()),
-        _ => Err(StoreError::Stale { what: Entity::WHAT }),
+        _ => Err(StoreError::Stale {
+            what: Entity::RESOURCE,
+        }),
     }
 }
 
-/// Notes that a run was given leave to begin under an assignment, and takes one of its slots. From then on nobody but
-/// its node knows whether it has begun; the slot is let go when the run ends.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Records that a run was permitted to start under an assignment, and takes one of its slots. From
+/// then on only the node knows whether the run has begun; the slot is released when the run ends.
 pub async fn grant(
     tx: &Tx,
     run: &UpdateRun,
@@ -394,19 +397,20 @@ pub async fn grant(
         .exec(tx.conn())
         .await?;
     match under {
-        Some(scope) => brake::hold(tx, scope, run.instance, None, now).await,
+        Some(scope) => limit_usage::take_slot(tx, scope, run.instance, None, now).await,
         None => Ok(()),
     }
 }
 
 async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
-    let found = tx
+    let query = tx
         .scope::<Entity>()
         .filter(Column::Id.eq(id.bits().cast_signed()));
-    let found = found.lock_exclusive().one(tx.conn()).await?;
-    found
-        .ok_or(StoreError::NotFound { what: Entity::WHAT })?
-        .try_into()
+    let row = query.lock_exclusive().one(tx.conn()).await?;
+    row.ok_or(StoreError::NotFound {
+        what: Entity::RESOURCE,
+    })?
+    .try_into()
 }
 
 impl TryFrom<Model> for UpdateRun {

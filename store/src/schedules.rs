@@ -10,22 +10,22 @@ use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::single_schedule::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 use target::TargetBits;
 
-/// Makes a schedule.
+/// Creates a schedule.
 ///
 /// # Errors
-/// Its target is not in the project.
+/// Its target does not exist in the project.
 pub async fn create(tx: &Tx, spec: &SingleSpec, now: Time) -> Result<SingleSchedule, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let id = SingleScheduleId::nth(ids::next(tx.conn(), "single_schedule_numbers").await?);
     let row = ActiveModel {
         created_at: Set(now),
-        ..written(tx, id, spec, now)
+        ..active_model(tx, id, spec, now)
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -33,15 +33,12 @@ pub async fn create(tx: &Tx, spec: &SingleSpec, now: Time) -> Result<SingleSched
 /// The schedule with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: SingleScheduleId) -> Result<SingleSchedule, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The schedules with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The schedules with these ids that exist, in no particular order.
 pub async fn find_many(
     tx: &Tx,
     ids: &[SingleScheduleId],
@@ -49,33 +46,33 @@ pub async fn find_many(
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Makes a schedule say something else.
+/// Replaces the specification of a schedule.
 ///
 /// # Errors
-/// There is none in the project, or its target is not in the project.
+/// It does not exist in the project, or its target does not.
 pub async fn change(
     tx: &Tx,
     id: SingleScheduleId,
     spec: &SingleSpec,
     now: Time,
 ) -> Result<SingleSchedule, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     find(tx, id).await?;
-    let row = written(tx, id, spec, now).update(tx.conn()).await?;
+    let row = active_model(tx, id, spec, now).update(tx.conn()).await?;
     row.try_into()
 }
 
-/// Removes a schedule.
+/// Deletes a schedule.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn delete(tx: &Tx, id: SingleScheduleId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await
 }
 
-fn written(tx: &Tx, id: SingleScheduleId, spec: &SingleSpec, now: Time) -> ActiveModel {
-    let target = TargetBits::of(spec.target);
+fn active_model(tx: &Tx, id: SingleScheduleId, spec: &SingleSpec, now: Time) -> ActiveModel {
+    let target = TargetBits::from_target(spec.target);
     ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
@@ -103,8 +100,8 @@ impl TryFrom<Model> for SingleSchedule {
             region: row.target_region_id,
         };
         let spec = SingleSpec {
-            name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
-            status: named(status, TABLE, row.id, "status")?,
+            name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            status: or_corrupt(status, TABLE, row.id, "status")?,
             start: row.start_at,
             end: row.end_at,
             target: target.target(),

@@ -7,25 +7,22 @@ use crate::error::StoreError;
 use crate::rows::project_settings::{ActiveModel, Column, Entity};
 use crate::tx::Tx;
 
-/// What a project has its own way.
+/// Settings of a project that override those of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProjectSettings {
-    /// For how many days runs are kept after their end; 0 is for ever, none is as the server has it. At most
-    /// [`ProjectSettings::MAX_RETENTION_DAYS`].
+    /// Days to keep runs after their end; 0 keeps them forever, none uses the server's setting. At
+    /// most [`ProjectSettings::MAX_RETENTION_DAYS`].
     pub retention_days: Option<u32>,
-    /// Whether schedules of any status open windows for updates, as the ancestor had it.
+    /// Whether schedules of any status open update windows, as in EIM.
     pub any_schedule_status: bool,
 }
 
 impl ProjectSettings {
-    /// A hundred years.
+    /// 100 years.
     pub const MAX_RETENTION_DAYS: u32 = 36_500;
 }
 
-/// The settings of the project; the usual ones if none were written.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The settings of the project, or the default if none were stored.
 pub async fn find(tx: &Tx) -> Result<ProjectSettings, StoreError> {
     let row = tx.scope::<Entity>().one(tx.conn()).await?;
     Ok(
@@ -36,12 +33,12 @@ pub async fn find(tx: &Tx) -> Result<ProjectSettings, StoreError> {
     )
 }
 
-/// Writes the settings of the project.
+/// Stores the settings of the project.
 ///
 /// # Errors
-/// The retention is longer than may be.
+/// The retention exceeds [`ProjectSettings::MAX_RETENTION_DAYS`].
 pub async fn set(tx: &Tx, settings: &ProjectSettings) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         retention_days: Set(settings.retention_days.map(u32::cast_signed)),

@@ -1,29 +1,29 @@
-//! Sites: where hosts stand.
+//! Sites of hosts.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::{RegionId, SiteId};
+use evenkeel_domain::location::{Site, SiteSpec};
 use evenkeel_domain::pause::PauseScope;
-use evenkeel_domain::place::{Site, SiteSpec};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
 use crate::rows::site::{ActiveModel, Entity, Model};
-use crate::rows::{Kept, named};
+use crate::rows::{JsonColumn, or_corrupt};
 use crate::tx::Tx;
 use crate::{assignments, ids, keyed, pauses};
 
-/// Makes a site.
+/// Creates a site.
 ///
 /// # Errors
-/// Its region is not in the project.
+/// Its region does not exist in the project.
 pub async fn create(tx: &Tx, spec: &SiteSpec, now: Time) -> Result<Site, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let id = SiteId::nth(ids::next(tx.conn(), "site_numbers").await?);
     let row = ActiveModel {
         created_at: Set(now),
-        ..written(tx, id, spec, now)
+        ..active_model(tx, id, spec, now)
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -31,42 +31,39 @@ pub async fn create(tx: &Tx, spec: &SiteSpec, now: Time) -> Result<Site, StoreEr
 /// The site with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: SiteId) -> Result<Site, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The sites with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The sites with these ids that exist, in no particular order.
 pub async fn find_many(tx: &Tx, ids: &[SiteId]) -> Result<Vec<Site>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Makes a site say something else.
+/// Replaces the specification of a site.
 ///
 /// # Errors
-/// There is none in the project, or its region is not in the project.
+/// It does not exist in the project, or its region does not.
 pub async fn change(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> Result<Site, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     find(tx, id).await?;
-    let row = written(tx, id, spec, now).update(tx.conn()).await?;
+    let row = active_model(tx, id, spec, now).update(tx.conn()).await?;
     row.try_into()
 }
 
-/// Removes a site. What was assigned to it and scheduled for it goes with it, and so does its pause.
+/// Deletes a site with its assignment, its schedules and its pause.
 ///
 /// # Errors
-/// There is none in the project, or a host stands there.
+/// It does not exist in the project, or it has hosts.
 pub async fn delete(tx: &Tx, id: SiteId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Site(id)).await?;
     pauses::clear(tx, PauseScope::Site(id)).await
 }
 
-fn written(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> ActiveModel {
+fn active_model(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> ActiveModel {
     ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
@@ -74,7 +71,7 @@ fn written(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> ActiveModel {
         region_id: Set(spec.region.map(|region| region.bits().cast_signed())),
         latitude: Set(spec.latitude),
         longitude: Set(spec.longitude),
-        metadata: Set(Kept(spec.metadata.clone())),
+        metadata: Set(JsonColumn(spec.metadata.clone())),
         updated_at: Set(now),
         ..Default::default()
     }
@@ -92,7 +89,7 @@ impl TryFrom<Model> for Site {
         Ok(Self {
             id: SiteId::from_bits(row.id.cast_unsigned()),
             spec: SiteSpec {
-                name: named(name, TABLE, row.id, "name")?,
+                name: or_corrupt(name, TABLE, row.id, "name")?,
                 region,
                 latitude: row.latitude,
                 longitude: row.longitude,

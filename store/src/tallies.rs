@@ -1,19 +1,19 @@
-//! How long whole lists are, without counting them: whatever adds or removes rows leaves by how many (step 20 of the
-//! schema), and a list is as long as the sum.
+//! Lengths of whole lists without counting them: each insert and delete adds a difference
+//! (migration 20), and the length of a list is the sum of its differences.
 
 use crate::error::StoreError;
-use crate::tx::{FleetTx, Tx, one};
+use crate::tx::{FleetTx, Tx, query_one};
 
-/// So many differences of one list are added up quickly by whoever asks: they may stay.
-const FEW: i64 = 100;
+/// Summing up this number of differences of one list is fast, so they are not folded.
+const MAX_UNFOLDED_ROWS: i64 = 100;
 
-/// How many differences are put together at once: it must not last long. The others are for the next time.
-const BATCH: i64 = 100_000;
+/// Maximum number of differences per fold, to keep it short. The next fold takes the others.
+const MAX_ROWS_PER_FOLD: i64 = 100_000;
 
-/// How many of a kind the project has.
+/// The number of resources of a kind in the project.
 pub(crate) async fn sum(tx: &Tx, kind: &str) -> Result<u64, StoreError> {
     let sql = "SELECT coalesce(sum(n), 0)::bigint FROM tallies WHERE tenant_id = $1 AND kind = $2";
-    let row = one(tx.conn(), sql, [tx.tenant().uuid().into(), kind.into()]).await?;
+    let row = query_one(tx.conn(), sql, [tx.tenant().uuid().into(), kind.into()]).await?;
     let sum: i64 = match row {
         Some(row) => row.try_get_by_index(0)?,
         None => 0,
@@ -21,15 +21,14 @@ pub(crate) async fn sum(tx: &Tx, kind: &str) -> Result<u64, StoreError> {
     Ok(u64::try_from(sum).unwrap_or(0))
 }
 
-/// Puts one sum in the place of many differences, in all projects. Says how many differences that were.
+/// Replaces many differences by their sum, in all projects. Returns the number of replaced
+/// differences.
 ///
-/// Safe on several replicas at once and while others add: what is put together is what this statement itself removed, and
-/// it adds the sum of just that. A row is removed once: who finds it locked or gone leaves it out. What is added meanwhile
-/// is not seen and stays. Nobody sees the one without the other. The project is locked first, as whoever deletes it does,
-/// and is left alone while it goes.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Safe on several replicas at once and while others add differences: the statement adds the sum of
+/// exactly those rows that it deletes itself. Each row is deleted once, because locked and deleted
+/// rows are skipped. Rows that are added meanwhile are not visible and stay. The delete and the
+/// insert become visible together. The project is locked first, as its deletion does; a project
+/// that is being deleted is skipped.
 pub async fn fold(tx: &FleetTx) -> Result<u64, StoreError> {
     let sql = "WITH many AS (SELECT tenant_id, kind FROM tallies GROUP BY tenant_id, kind HAVING count(*) > $1), \
                held AS MATERIALIZED (SELECT p.tenant_id FROM projects p \
@@ -42,10 +41,15 @@ pub async fn fold(tx: &FleetTx) -> Result<u64, StoreError> {
                kept AS (INSERT INTO tallies (tenant_id, kind, n) \
                SELECT tenant_id, kind, sum(n)::bigint FROM gone GROUP BY tenant_id, kind HAVING sum(n) <> 0) \
                SELECT count(*) FROM gone";
-    let row = one(tx.conn(), sql, [FEW.into(), BATCH.into()]).await?;
-    let gone: i64 = match row {
+    let row = query_one(
+        tx.conn(),
+        sql,
+        [MAX_UNFOLDED_ROWS.into(), MAX_ROWS_PER_FOLD.into()],
+    )
+    .await?;
+    let folded: i64 = match row {
         Some(row) => row.try_get_by_index(0)?,
         None => 0,
     };
-    Ok(gone.cast_unsigned())
+    Ok(folded.cast_unsigned())
 }

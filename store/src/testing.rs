@@ -1,7 +1,8 @@
-//! A database of its own for each test.
+//! A database for each test.
 //!
-//! One private Postgres a test program, started with its first test and gone with it; one template a set of migrations;
-//! one copy a test. The role is no superuser: as one, every policy of row-level security would pass.
+//! Each test program starts one private Postgres with its first test and stops it at its end. There
+//! is one template per set of migrations and one copy of it per test. The role is no superuser,
+//! because row-level security does not apply to superusers.
 
 pub mod fill;
 
@@ -17,7 +18,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
-use crate::tx::{Tx, all, begins, one};
+use crate::tx::{Tx, is_first_statement, query_all, query_one};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
 
@@ -51,127 +52,129 @@ pub async fn fresh_database() -> String {
     in_database(&server.postgres.url(), &name)
 }
 
-/// What was sent through a store that counts.
+/// Counters of a store.
 #[derive(Debug, Default)]
-pub struct Counts {
-    /// The statements inside transactions, not their begin and end.
+pub struct StatementCounts {
+    /// Statements inside transactions, without their begin and end.
     pub statements: AtomicU64,
-    /// The transactions that were opened.
+    /// Opened transactions.
     pub transactions: AtomicU64,
 }
 
-impl Counts {
-    /// How many statements and transactions there were until now.
+impl StatementCounts {
+    /// The numbers of statements and transactions so far.
     #[must_use]
-    pub fn both(&self) -> (u64, u64) {
+    pub fn totals(&self) -> (u64, u64) {
         let statements = self.statements.load(Ordering::Relaxed);
         (statements, self.transactions.load(Ordering::Relaxed))
     }
 }
 
-/// A store that counts what is sent through it.
+/// A store that counts its statements.
 #[must_use]
-pub fn counting(store: &Store) -> (Store, Arc<Counts>) {
+pub fn counting_store(store: &Store) -> (Store, Arc<StatementCounts>) {
     let mut counting = store.clone();
-    let counts = Arc::new(Counts::default());
-    let sent = Arc::clone(&counts);
+    let counts = Arc::new(StatementCounts::default());
+    let counters = Arc::clone(&counts);
     counting.db.set_metric_callback(move |call| {
-        sent.statements.fetch_add(1, Ordering::Relaxed);
-        if begins(&call.statement.sql) {
-            sent.transactions.fetch_add(1, Ordering::Relaxed);
+        counters.statements.fetch_add(1, Ordering::Relaxed);
+        if is_first_statement(&call.statement.sql) {
+            counters.transactions.fetch_add(1, Ordering::Relaxed);
         }
     });
     (counting, counts)
 }
 
-/// A transaction as a wrong program would open it: its queries ask for one project, and the database shows it another.
-pub async fn misled(store: &Store, asked: TenantId, shown: TenantId) -> Tx {
-    let tx = store.tenant(shown).await.expect("a transaction");
-    tx.asking_for(asked)
+/// A transaction of a faulty program: its queries use tenant `queried`, while the session is that
+/// of tenant `visible`.
+pub async fn wrong_tenant(store: &Store, queried: TenantId, visible: TenantId) -> Tx {
+    let tx = store.tenant(visible).await.expect("a transaction");
+    tx.with_tenant(queried)
 }
 
-/// Two projects that a wrong program takes for each other: whoever enters one of them is served with what it asks of the
-/// other one.
+/// Two projects that a faulty program mixes up: a transaction for one of them queries the data of
+/// the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Mistake {
-    /// The projects.
+pub struct TenantMixup {
     pub between: [TenantId; 2],
-    /// Whether the database shows the wrong one as well: what would be told without its walls.
-    pub without_walls: bool,
+    /// Whether the session is that of the wrong project as well, so that row-level security does
+    /// not help.
+    pub bypasses_rls: bool,
 }
 
-impl Mistake {
-    /// A transaction as it is opened by mistake.
-    pub(crate) async fn made(&self, entered: Tx) -> Result<Tx, StoreError> {
+impl TenantMixup {
+    /// The transaction as the faulty program opens it.
+    pub(crate) async fn apply(&self, tx: Tx) -> Result<Tx, StoreError> {
         let [one, other] = self.between;
-        let asked = match entered.tenant() {
+        let queried = match tx.tenant() {
             tenant if tenant == one => other,
             tenant if tenant == other => one,
-            _ => return Ok(entered),
+            _ => return Ok(tx),
         };
-        if self.without_walls {
-            entered.set("evenkeel.tenant", &asked.to_string()).await?;
+        if self.bypasses_rls {
+            tx.set("evenkeel.tenant", &queried.to_string()).await?;
         }
-        Ok(entered.asking_for(asked))
+        Ok(tx.with_tenant(queried))
     }
 }
 
-/// The store of a program that makes a mistake.
+/// The store of a program that mixes up two projects.
 #[must_use]
-pub fn mistaken(store: &Store, mistake: Mistake) -> Store {
-    let mut mistaken = store.clone();
-    mistaken.mistake = Some(mistake);
-    mistaken
+pub fn mixed_up_store(store: &Store, mixup: TenantMixup) -> Store {
+    let mut mixed_up = store.clone();
+    mixed_up.mixup = Some(mixup);
+    mixed_up
 }
 
-/// All that the database holds of a project: one text a row, behind the name of its table.
-pub async fn rows_of(store: &Store, tenant: TenantId) -> Vec<String> {
+/// All rows of a project in the database: one text per row, prefixed with the name of its table.
+pub async fn tenant_rows(store: &Store, tenant: TenantId) -> Vec<String> {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let tables = "SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
                   WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'tenant_id' \
                   ORDER BY 1";
-    let mut found = Vec::new();
-    for table in all(tx.conn(), tables, []).await.expect("the tables") {
+    let mut texts = Vec::new();
+    for table in query_all(tx.conn(), tables, []).await.expect("the tables") {
         let table: String = table.try_get_by_index(0).expect("a name");
         let rows =
             format!("SELECT to_jsonb(t)::text FROM {table} t WHERE t.tenant_id = $1 ORDER BY 1");
         let values = [tenant.uuid().into()];
-        for row in all(tx.conn(), rows, values).await.expect("the rows") {
+        for row in query_all(tx.conn(), rows, values).await.expect("the rows") {
             let row: String = row.try_get_by_index(0).expect("a text");
-            found.push(format!("{table} {row}"));
+            texts.push(format!("{table} {row}"));
         }
     }
-    found
+    texts
 }
 
-/// The tables that a transaction's connection has read from their beginning to their end, and how often, as far as it
-/// remembers (`pg_stat_xact_user_tables`).
-pub async fn read_whole(tx: &Tx) -> Vec<String> {
+/// The tables that the connection of a transaction has read by sequential scans, with the number of
+/// scans, as far as it remembers (`pg_stat_xact_user_tables`).
+pub async fn sequential_scans(tx: &Tx) -> Vec<String> {
     let sql = "SELECT relname || ' ' || seq_scan FROM pg_stat_xact_user_tables WHERE seq_scan > 0 ORDER BY 1";
-    let mut found = Vec::new();
-    for row in all(tx.conn(), sql, []).await.expect("the tables") {
-        found.push(row.try_get_by_index(0).expect("a text"));
+    let mut scans = Vec::new();
+    for row in query_all(tx.conn(), sql, []).await.expect("the tables") {
+        scans.push(row.try_get_by_index(0).expect("a text"));
     }
-    found
+    scans
 }
 
-/// How often a transaction's connection has read each table, as far as it remembers (`pg_stat_xact_user_tables`).
-pub async fn reads(tx: &Tx) -> BTreeMap<String, i64> {
-    let sql = "SELECT relname::text, coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_xact_user_tables";
-    let mut found = BTreeMap::new();
-    for row in all(tx.conn(), sql, []).await.expect("the tables") {
-        let table = row.try_get_by_index(0).expect("a text");
-        found.insert(table, row.try_get_by_index(1).expect("a number"));
-    }
-    found
-}
-
-/// How many rows of a table a transaction's connection has looked at, as far as it remembers
+/// The number of scans per table of the connection of a transaction, as far as it remembers
 /// (`pg_stat_xact_user_tables`).
-pub async fn looked_at(tx: &Tx, table: &str) -> i64 {
+pub async fn scan_counts(tx: &Tx) -> BTreeMap<String, i64> {
+    let sql = "SELECT relname::text, coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_xact_user_tables";
+    let mut counts = BTreeMap::new();
+    for row in query_all(tx.conn(), sql, []).await.expect("the tables") {
+        let table = row.try_get_by_index(0).expect("a text");
+        counts.insert(table, row.try_get_by_index(1).expect("a number"));
+    }
+    counts
+}
+
+/// The number of rows of a table that the connection of a transaction has read, as far as it
+/// remembers (`pg_stat_xact_user_tables`).
+pub async fn rows_read(tx: &Tx, table: &str) -> i64 {
     let sql = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables \
                WHERE relname = $1";
-    let row = one(tx.conn(), sql, [table.into()])
+    let row = query_one(tx.conn(), sql, [table.into()])
         .await
         .expect("the table");
     let row = row.expect("there is such a table");
@@ -179,27 +182,27 @@ pub async fn looked_at(tx: &Tx, table: &str) -> i64 {
 }
 
 /// The tables whose changes are recorded in the change log.
-pub async fn recorded(tx: &Tx) -> BTreeSet<String> {
+pub async fn audited_tables(tx: &Tx) -> BTreeSet<String> {
     let sql = "SELECT c.relname::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid \
                WHERE t.tgname = 'record_change' AND t.tgenabled = 'O'";
-    let mut found = BTreeSet::new();
-    for row in all(tx.conn(), sql, []).await.expect("the triggers") {
-        found.insert(row.try_get_by_index(0).expect("a text"));
+    let mut tables = BTreeSet::new();
+    for row in query_all(tx.conn(), sql, []).await.expect("the triggers") {
+        tables.insert(row.try_get_by_index(0).expect("a text"));
     }
-    found
+    tables
 }
 
-/// What a lock that others hold for too long makes of a call.
+/// The error of a call that waits too long for a lock.
 #[must_use]
-pub fn busy() -> StoreError {
+pub fn busy_error() -> StoreError {
     StoreError::Busy(DbErr::Custom(
         "canceling statement due to lock timeout".to_owned(),
     ))
 }
 
-/// What a database that is not there makes of a call.
+/// The error of a call without a database.
 #[must_use]
-pub fn away() -> StoreError {
+pub fn unreachable_error() -> StoreError {
     StoreError::Unreachable(DbErr::Custom("connection refused".to_owned()))
 }
 
@@ -215,15 +218,16 @@ async fn start() -> Server {
         .await
         .expect("connect");
     store.migrate().await.expect("run the migrations");
-    // A template must have no open connection while it is copied.
+    // A template must not have open connections while it is copied.
     store.close().await;
     Server { postgres }
 }
 
-/// The same server, another database: `postgres:///evenkeel?host=…` becomes `postgres:///name?host=…`.
+/// The URL of another database of the same server: `postgres:///evenkeel?host=…` becomes
+/// `postgres:///name?host=…`.
 fn in_database(url: &str, name: &str) -> String {
-    let (front, query) = url.split_once('?').unwrap_or((url, ""));
-    let base = front.rsplit_once('/').map_or(front, |(base, _)| base);
+    let (prefix, query) = url.split_once('?').unwrap_or((url, ""));
+    let base = prefix.rsplit_once('/').map_or(prefix, |(base, _)| base);
     format!("{base}/{name}?{query}")
 }
 

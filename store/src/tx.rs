@@ -12,64 +12,63 @@ use sea_orm::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::bounded::{Bounded, within};
+use crate::bounded::{BoundedTransaction, with_timeout};
 use crate::error::StoreError;
 use crate::pool::Store;
 
-/// How long a snapshot may wait for whoever reads it, in milliseconds: longer than the two minutes after which a client
-/// that takes nothing is hung up on. It only reads, so it holds up nobody meanwhile.
-const PATIENCE: &str = "150000";
+/// Idle timeout of a snapshot, in milliseconds: longer than the two minutes after which the
+/// connection of a client that reads nothing is closed. A snapshot only reads, so it delays no
+/// other transaction.
+const SNAPSHOT_IDLE_TIMEOUT_MS: &str = "150000";
 
-/// Who changes something, for the change log.
+/// The user behind a change, for the change log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// The subject of the credential.
     pub name: String,
-    /// The request that it came with.
+    /// Id of the request.
     pub request_id: String,
 }
 
-/// By what a project is known.
+/// The key by which a project is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProjectKey {
-    /// Its name.
     Named(ProjectName),
-    /// Its id.
     Id(TenantId),
 }
 
-/// What a transaction is opened for.
+/// The purpose of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// To read, or for the program's own writes.
+pub enum TransactionMode {
+    /// To read, or for writes of the server itself.
     Read,
-    /// To read all the time what was there when it began: what is counted and what is read agree.
+    /// To read a consistent state: counts and rows agree.
     Snapshot,
-    /// For what a person changes: the change log keeps who and what.
+    /// For changes by a user: the change log records the user and the rows.
     Write(Actor),
 }
 
-/// An open transaction that sees one project. Dropping it rolls back; one that only read need not be committed. Nobody
-/// waits for the end of one that is dropped: its connection goes back to the pool when the database has rolled back, and
-/// is closed if that fails.
+/// An open transaction for one project. Dropping it rolls back. A transaction that only read need
+/// not be committed. Dropping does not wait: the connection returns to the pool after the rollback,
+/// or is closed if the rollback fails.
 #[derive(Debug)]
 pub struct Tx {
-    open: Bounded,
+    transaction: BoundedTransaction,
     tenant: TenantId,
-    /// Told when it is committed; none if it cannot write.
-    written: Option<Arc<Notify>>,
+    /// Notified after a commit; none if the transaction cannot write.
+    committed: Option<Arc<Notify>>,
 }
 
-/// An open transaction that sees all projects. Dropping it rolls back.
+/// An open transaction for all projects. Dropping it rolls back.
 #[derive(Debug)]
 pub struct FleetTx {
-    open: Bounded,
-    written: Arc<Notify>,
+    transaction: BoundedTransaction,
+    committed: Arc<Notify>,
 }
 
-/// A row that belongs to a tenant.
+/// A table whose rows belong to a tenant.
 pub(crate) trait Scoped: EntityTrait {
-    /// The column that says to which.
+    /// The tenant column.
     const TENANT: Self::Column;
 }
 
@@ -77,261 +76,271 @@ impl Tx {
     pub(crate) async fn open(
         store: &Store,
         tenant: TenantId,
-        how: &Entry,
+        mode: &TransactionMode,
     ) -> Result<Self, StoreError> {
-        let tx = begin(store, how).await?;
-        begun(&tx, scoped(&tenant.to_string()), &settings(how)).await?;
+        let tx = begin(store, mode).await?;
+        set_scope(
+            &tx,
+            scope_call(&tenant.to_string()),
+            &session_settings(mode),
+        )
+        .await?;
         Ok(Self {
-            open: tx,
+            transaction: tx,
             tenant,
-            written: told_by(store, how),
+            committed: commit_notifier(store, mode),
         })
     }
 
-    /// One of a project that is known by its name or its id; none if there is no such project.
+    /// Opens a transaction for a project that is looked up by name or id; none if it does not
+    /// exist.
     pub(crate) async fn enter(
         store: &Store,
         project: &ProjectKey,
-        how: &Entry,
+        mode: &TransactionMode,
     ) -> Result<Option<Self>, StoreError> {
         let (name, id) = match project {
             ProjectKey::Named(name) => (Some(name.to_string()), None),
             ProjectKey::Id(id) => (None, Some(id.uuid())),
         };
-        let tx = begin(store, how).await?;
-        let entered = (ENTERED, vec![name.into(), id.into()]);
-        let mut settings = settings(how);
-        if *how == Entry::Read {
-            // Here one thing is read by its id. No plan depends on which it is, and each connection would plan six times.
+        let tx = begin(store, mode).await?;
+        let call = (ENTER_PROJECT_CALL, vec![name.into(), id.into()]);
+        let mut settings = session_settings(mode);
+        if *mode == TransactionMode::Read {
+            // Such transactions read single resources by id. The plan is the same for every id, and
+            // without this setting each connection would plan six times.
             settings.push(("plan_cache_mode", "force_generic_plan"));
         }
-        let Some(row) = begun(&tx, entered, &settings).await? else {
+        let Some(row) = set_scope(&tx, call, &settings).await? else {
             return Ok(None);
         };
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;
-        let entered = tenant.map(|tenant| Self {
-            open: tx,
+        let opened = tenant.map(|tenant| Self {
+            transaction: tx,
             tenant: TenantId::new(tenant),
-            written: told_by(store, how),
+            committed: commit_notifier(store, mode),
         });
         #[cfg(feature = "testing")]
-        let entered = match (entered, &store.mistake) {
-            (Some(entered), Some(mistake)) => Some(mistake.made(entered).await?),
-            (entered, _) => entered,
+        let opened = match (opened, &store.mixup) {
+            (Some(opened), Some(mixup)) => Some(mixup.apply(opened).await?),
+            (opened, _) => opened,
         };
-        Ok(entered)
+        Ok(opened)
     }
 
-    /// The project.
     #[must_use]
     pub const fn tenant(&self) -> TenantId {
         self.tenant
     }
 
-    /// Makes the changes visible to others, for good.
+    /// Commits the changes.
     ///
     /// # Errors
-    /// The database cannot be reached; then nothing was changed, or everything was.
+    /// The database cannot be reached; then either no change or every change took effect.
     pub async fn commit(self) -> Result<(), StoreError> {
-        let _told = self.written.map(Tells);
-        Ok(self.open.commit().await?)
+        let _notifier = self.committed.map(NotifyOnDrop);
+        Ok(self.transaction.commit().await?)
     }
 
-    pub(crate) fn conn(&self) -> &Bounded {
-        &self.open
+    pub(crate) fn conn(&self) -> &BoundedTransaction {
+        &self.transaction
     }
 
-    /// Rows of the project.
+    /// Selects rows of the project.
     pub(crate) fn scope<E: Scoped>(&self) -> Select<E> {
         E::find().filter(E::TENANT.eq(self.tenant.uuid()))
     }
 
-    /// A change of rows of the project.
+    /// Updates rows of the project.
     pub(crate) fn change<E: Scoped>(&self) -> UpdateMany<E> {
         E::update_many().filter(E::TENANT.eq(self.tenant.uuid()))
     }
 
-    /// A removal of rows of the project.
+    /// Deletes rows of the project.
     pub(crate) fn remove<E: Scoped>(&self) -> DeleteMany<E> {
         E::delete_many().filter(E::TENANT.eq(self.tenant.uuid()))
     }
 
-    /// Waits until nobody is judging what is wanted, and lets nobody do so until the end of the transaction. Taken by
-    /// whoever changes policies, assignments or schedules: a row lock could not see a new row. Whoever changes what it
-    /// has read takes it before it reads; every writer of the store takes it itself.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub async fn write_wanted(&self) -> Result<(), StoreError> {
-        self.advisory("pg_advisory_xact_lock").await
+    /// Waits for running decisions and blocks new ones until the end of the transaction. Required
+    /// for changes of policies, assignments or schedules, because a row lock would not cover new
+    /// rows. A caller that changes what it has read takes the lock before it reads; every write
+    /// function of the store takes it as well.
+    pub async fn lock_for_change(&self) -> Result<(), StoreError> {
+        self.advisory_lock("pg_advisory_xact_lock").await
     }
 
-    /// Lets nobody change what is wanted until the end of the transaction. Taken before a node is given leave.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
-    pub async fn judge_wanted(&self) -> Result<(), StoreError> {
-        self.advisory("pg_advisory_xact_lock_shared").await
+    /// Blocks changes of policies, assignments and schedules until the end of the transaction.
+    /// Required before a start is granted.
+    pub async fn lock_for_decision(&self) -> Result<(), StoreError> {
+        self.advisory_lock("pg_advisory_xact_lock_shared").await
     }
 
-    /// The same transaction of a program that asks for another project, for a test.
+    /// The same transaction with queries for another project, for tests.
     #[cfg(feature = "testing")]
-    pub(crate) fn asking_for(self, tenant: TenantId) -> Self {
+    pub(crate) fn with_tenant(self, tenant: TenantId) -> Self {
         Self { tenant, ..self }
     }
 
-    /// Changes a setting until the end of the transaction, for a test.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// Changes a session setting until the end of the transaction, for tests.
     #[cfg(feature = "testing")]
     pub async fn set(&self, name: &str, value: &str) -> Result<(), StoreError> {
         let sql = "SELECT set_config($1, $2, true)";
-        execute(&self.open, sql, [name.into(), value.into()])
+        execute(&self.transaction, sql, [name.into(), value.into()])
             .await
             .map(drop)
     }
 
-    /// A setting as the transaction has it, in its base unit, for a test.
-    ///
-    /// # Errors
-    /// The database cannot be reached.
+    /// A setting of the transaction in its base unit, for tests.
     #[cfg(feature = "testing")]
     pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let sql = "SELECT setting FROM pg_settings WHERE name = $1";
-        let row = one(&self.open, sql, [name.into()]).await?;
+        let row = query_one(&self.transaction, sql, [name.into()]).await?;
         Ok(row.map(|row| row.try_get_by_index(0)).transpose()?)
     }
 
-    async fn advisory(&self, function: &str) -> Result<(), StoreError> {
-        advisory(&self.open, self.tenant, function).await
+    async fn advisory_lock(&self, function: &str) -> Result<(), StoreError> {
+        advisory_lock(&self.transaction, self.tenant, function).await
     }
 }
 
 impl FleetTx {
     pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
-        let tx = begin(store, &Entry::Read).await?;
-        begun(&tx, scoped("*"), &actor.map(noted).unwrap_or_default()).await?;
+        let tx = begin(store, &TransactionMode::Read).await?;
+        set_scope(
+            &tx,
+            scope_call("*"),
+            &actor.map(actor_settings).unwrap_or_default(),
+        )
+        .await?;
         Ok(Self {
-            open: tx,
-            written: Arc::clone(&store.written),
+            transaction: tx,
+            committed: Arc::clone(&store.committed),
         })
     }
 
-    /// Makes the changes visible to others, for good.
+    /// Commits the changes.
     ///
     /// # Errors
-    /// The database cannot be reached; then nothing was changed, or everything was.
+    /// The database cannot be reached; then either no change or every change took effect.
     pub async fn commit(self) -> Result<(), StoreError> {
-        let _told = Tells(self.written);
-        Ok(self.open.commit().await?)
+        let _notifier = NotifyOnDrop(self.committed);
+        Ok(self.transaction.commit().await?)
     }
 
-    pub(crate) fn conn(&self) -> &Bounded {
-        &self.open
+    pub(crate) fn conn(&self) -> &BoundedTransaction {
+        &self.transaction
     }
 
-    /// As [`Tx::write_wanted`], for one project.
-    pub(crate) async fn write_wanted(&self, tenant: TenantId) -> Result<(), StoreError> {
-        advisory(&self.open, tenant, "pg_advisory_xact_lock").await
+    /// As [`Tx::lock_for_change`], for one project.
+    pub(crate) async fn lock_for_change(&self, tenant: TenantId) -> Result<(), StoreError> {
+        advisory_lock(&self.transaction, tenant, "pg_advisory_xact_lock").await
     }
 }
 
-/// Takes the lock of a project.
-async fn advisory(tx: &Bounded, tenant: TenantId, function: &str) -> Result<(), StoreError> {
+/// Takes the advisory lock of a project.
+async fn advisory_lock(
+    tx: &BoundedTransaction,
+    tenant: TenantId,
+    function: &str,
+) -> Result<(), StoreError> {
     let (high, low) = tenant.uuid().as_u64_pair();
     let key = (high ^ low).cast_signed();
     let sql = format!("SELECT {function}($1)");
     execute(tx, sql, [key.into()]).await.map(drop)
 }
 
-/// A column that is one of many ids. One parameter for any number of them: a statement takes at most 65,535.
-pub(crate) fn among(column: impl ColumnTrait, ids: impl IntoIterator<Item = i32>) -> Expr {
+/// Matches a column against a list of ids. The list is one parameter, because a statement takes at
+/// most 65,535.
+pub(crate) fn is_any_of(column: impl ColumnTrait, ids: impl IntoIterator<Item = i32>) -> Expr {
     let ids: Vec<i32> = ids.into_iter().collect();
     let any = PgFunc::any(Expr::value(ids));
     Expr::col(column.as_column_ref()).eq(any)
 }
 
-/// An array of ids, by the number of its parameter, for what is asked again and again. Gathered like this it looks as
-/// long to the planner before it knows the ids as afterwards, so the database keeps one plan and does not plan each time.
+/// An array parameter of ids for repeated queries. Written as a subquery, its estimated length is
+/// the same for generic and custom plans, so the database caches one plan and does not plan each
+/// time.
 pub(crate) fn ids_in(parameter: usize) -> String {
     format!("ARRAY(SELECT unnest(${parameter}::integer[]))")
 }
 
-/// Settings and their values.
-type Settings<'a> = Vec<(&'static str, &'a str)>;
+/// Names and values of session settings.
+type SessionSettings<'a> = Vec<(&'static str, &'a str)>;
 
-/// What is set besides the scope.
-fn settings(how: &Entry) -> Settings<'_> {
-    match how {
-        Entry::Read => Vec::new(),
-        Entry::Snapshot => vec![
-            ("idle_in_transaction_session_timeout", PATIENCE),
+/// The settings besides the scope.
+fn session_settings(mode: &TransactionMode) -> SessionSettings<'_> {
+    match mode {
+        TransactionMode::Read => Vec::new(),
+        TransactionMode::Snapshot => vec![
+            (
+                "idle_in_transaction_session_timeout",
+                SNAPSHOT_IDLE_TIMEOUT_MS,
+            ),
             ("enable_seqscan", "on"),
         ],
-        Entry::Write(actor) => noted(actor),
+        TransactionMode::Write(actor) => actor_settings(actor),
     }
 }
 
-/// What the change log reads of whoever changes something.
-fn noted(actor: &Actor) -> Settings<'_> {
+/// The settings that the triggers of the change log read.
+fn actor_settings(actor: &Actor) -> SessionSettings<'_> {
     vec![
         ("evenkeel.actor", actor.name.as_str()),
         ("evenkeel.request", actor.request_id.as_str()),
     ]
 }
 
-/// Tells of a commit, also when nobody knows whether it was one, or waits for it any more.
-struct Tells(Arc<Notify>);
+/// Notifies on drop. A commit is announced even if its result is unknown or its future was dropped.
+struct NotifyOnDrop(Arc<Notify>);
 
-impl Drop for Tells {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.0.notify_one();
     }
 }
 
-/// Who is told of a commit.
-fn told_by(store: &Store, how: &Entry) -> Option<Arc<Notify>> {
-    (*how != Entry::Snapshot).then(|| Arc::clone(&store.written))
+/// The notifier of commits; none for a snapshot.
+fn commit_notifier(store: &Store, mode: &TransactionMode) -> Option<Arc<Notify>> {
+    (*mode != TransactionMode::Snapshot).then(|| Arc::clone(&store.committed))
 }
 
-async fn begin(store: &Store, how: &Entry) -> Result<Bounded, StoreError> {
-    let tx = within(store.patience, store.db.begin()).await?;
-    let tx = Bounded::new(tx, store.patience);
-    if *how == Entry::Snapshot {
-        // Both in one, before anything else is asked.
+async fn begin(store: &Store, mode: &TransactionMode) -> Result<BoundedTransaction, StoreError> {
+    let tx = with_timeout(store.answer_timeout, store.db.begin()).await?;
+    let tx = BoundedTransaction::new(tx, store.answer_timeout);
+    if *mode == TransactionMode::Snapshot {
+        // In one statement, before any query.
         let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
         tx.execute_unprepared(snapshot).await?;
     }
     Ok(tx)
 }
 
-/// The call that sets the scope, and its parameters.
-type Call = (&'static str, Vec<Value>);
+/// The SQL call that sets the scope, and its parameters.
+type ScopeCall = (&'static str, Vec<Value>);
 
-/// The call that sets a scope which is known.
-const SCOPED: &str = "set_config('evenkeel.tenant', $1, true)";
+/// Sets the scope to a known tenant.
+const SET_TENANT_CALL: &str = "set_config('evenkeel.tenant', $1, true)";
 
-/// The call that sets the scope of a project that is looked up.
-const ENTERED: &str = "enter_project($1, $2)";
+/// Looks up a project and sets the scope to it.
+const ENTER_PROJECT_CALL: &str = "enter_project($1, $2)";
 
-fn scoped(scope: &str) -> Call {
-    (SCOPED, vec![scope.into()])
+fn scope_call(scope: &str) -> ScopeCall {
+    (SET_TENANT_CALL, vec![scope.into()])
 }
 
-/// Whether a statement is the first one of a transaction, for a test.
+/// Whether a statement is the first one of a transaction, for tests.
 #[cfg(feature = "testing")]
-pub(crate) fn begins(sql: &str) -> bool {
+pub(crate) fn is_first_statement(sql: &str) -> bool {
     let call = sql.strip_prefix("SELECT ");
     let is = |first: &str| call.is_some_and(|call| call.starts_with(first));
-    is(SCOPED) || is(ENTERED)
+    is(SET_TENANT_CALL) || is(ENTER_PROJECT_CALL)
 }
 
-/// Sets the scope and more in one statement, and gives its row. The settings are local to the transaction, or the pool
-/// would hand one tenant's rows to another.
-async fn begun(
-    tx: &Bounded,
-    (scope, mut values): Call,
+/// Sets the scope and other settings in one statement and returns its row. The settings are local
+/// to the transaction: otherwise the pool would reuse the scope of one tenant for another one.
+async fn set_scope(
+    tx: &BoundedTransaction,
+    (scope, mut values): ScopeCall,
     also: &[(&str, &str)],
 ) -> Result<Option<QueryResult>, StoreError> {
     let mut calls = vec![scope.to_owned()];
@@ -339,10 +348,10 @@ async fn begun(
         values.push(Value::from(*value));
         calls.push(format!("set_config('{name}', ${}, true)", values.len()));
     }
-    one(tx, format!("SELECT {}", calls.join(", ")), values).await
+    query_one(tx, format!("SELECT {}", calls.join(", ")), values).await
 }
 
-/// A statement whose answer does not matter.
+/// Runs a statement and returns the number of affected rows.
 pub(crate) async fn execute(
     db: &impl ConnectionTrait,
     sql: impl Into<String>,
@@ -352,19 +361,19 @@ pub(crate) async fn execute(
     Ok(db.execute_raw(statement).await?.rows_affected())
 }
 
-/// What each row of an answer says, read while the database is still at the next ones.
-pub(crate) async fn each<T>(
-    db: &Bounded,
+/// Converts the rows of a result as they arrive, while the database still produces the next ones.
+pub(crate) async fn query_map<T>(
+    db: &BoundedTransaction,
     sql: impl Into<String>,
     values: impl IntoIterator<Item = Value>,
     read: impl Fn(&QueryResult) -> Result<T, StoreError>,
 ) -> Result<Vec<T>, StoreError> {
     let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
-    db.each(statement, read).await
+    db.query_map(statement, read).await
 }
 
-/// A statement with at most one row for an answer.
-pub(crate) async fn one(
+/// Runs a query with at most one row.
+pub(crate) async fn query_one(
     db: &impl ConnectionTrait,
     sql: impl Into<String>,
     values: impl IntoIterator<Item = Value>,
@@ -373,8 +382,8 @@ pub(crate) async fn one(
     Ok(db.query_one_raw(statement).await?)
 }
 
-/// A statement with rows for an answer.
-pub(crate) async fn all(
+/// Runs a query and returns its rows.
+pub(crate) async fn query_all(
     db: &impl ConnectionTrait,
     sql: impl Into<String>,
     values: impl IntoIterator<Item = Value>,

@@ -1,11 +1,12 @@
-//! What the tests of the whole need: the rules of the house ([`house`]), a lab with real Debian roots, real repositories
-//! and a real server ([`lab`], [`outside`]), power cuts ([`cut`]), what must hold after them ([`aftermath`]) and what a
-//! machine would start then ([`boot`]), and servers that are killed while simulated nodes speak to them ([`history`]).
+//! Support for the tests of the whole system: architecture rules ([`architecture`]), a lab with real Debian roots, real
+//! repositories and a real server ([`lab`], [`node_setup`]), power cuts ([`cut`]), the state of a node after them
+//! ([`node_state`]) and what a machine would boot then ([`boot`]), and servers that are killed while simulated nodes
+//! use them ([`history`]).
 
-pub mod aftermath;
+pub mod architecture;
 pub mod boot;
 pub mod cut;
 pub mod history;
-pub mod house;
 pub mod lab;
-pub mod outside;
+pub mod node_setup;
+pub mod node_state;

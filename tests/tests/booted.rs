@@ -1,26 +1,27 @@
-//! The agent's Debian package on a machine that boots: systemd, D-Bus and logind are real, and so are reboots.
+//! The agent's Debian package on a machine that boots, with real systemd, D-Bus, logind and reboots.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use evenkeel_tests::aftermath::Aftermath;
-use evenkeel_tests::history::say;
+use evenkeel_tests::history::print_progress;
 use evenkeel_tests::lab::{
-    Binaries, Booted, Fleet, Lab, Member, Node, Repository, debian_package, events, stripped, until,
+    Binaries, BootedNode, Fleet, Lab, Member, Node, Repository, build_debian_package, events,
+    strip, until,
 };
-use evenkeel_tests::outside::{IDENTITY, adopt, token, url};
+use evenkeel_tests::node_setup::{IDENTITY_PATH, join_token, member_from_identity, server_url};
+use evenkeel_tests::node_state::NodeState;
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_mins(3);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// Where the machine sees the agent's package.
-const DEB: &str = "/srv/evenkeel-agent.deb";
+/// Path of the agent's package on the machine.
+const AGENT_DEB: &str = "/srv/evenkeel-agent.deb";
 
-/// Who holds off a shutdown, as logind lists it.
-const LOCKS: &str = "systemd-inhibit --list --no-legend --no-pager";
+/// Lists the inhibitor locks of logind.
+const LIST_INHIBITORS: &str = "systemd-inhibit --list --no-legend --no-pager";
 
-/// A machine that has the older versions of some packages, and may start services when packages ask for it.
-fn installed(lab: &Lab, fleet: &Fleet, packages: &[&str]) -> Node {
+/// Creates a machine with version 1.0 of the packages. Package scripts may start services there.
+fn node_with_packages(lab: &Lab, fleet: &Fleet, packages: &[&str]) -> Node {
     let node = Node::new(lab, "node").with_repository(&fleet.repository);
     let exact = packages.iter().map(|name| format!("{name}=1.0"));
     let exact = exact.collect::<Vec<_>>().join(" ");
@@ -30,26 +31,26 @@ fn installed(lab: &Lab, fleet: &Fleet, packages: &[&str]) -> Node {
     node
 }
 
-/// Installs the agent's package on a machine that is switched on, and makes it a node.
-fn enrolled<'a>(machine: &Booted, node: Node, fleet: &'a Fleet) -> Member<'a> {
-    machine.sh(&format!("dpkg --install {DEB}"));
+/// Installs the agent's package on a running machine and enrolls the machine.
+fn enroll_machine<'a>(machine: &BootedNode, node: Node, fleet: &'a Fleet) -> Member<'a> {
+    machine.sh(&format!("dpkg --install {AGENT_DEB}"));
     assert_eq!(
         machine.sh("systemctl is-enabled evenkeel-agent"),
         "enabled\n"
     );
     let security = "systemd-analyze security --no-pager evenkeel-agent.service";
-    say(&machine.sh(security));
+    print_progress(&machine.sh(security));
     machine.sh(&format!(
         "evenkeel-agent enroll --server {} --token {}; systemctl start evenkeel-agent",
-        url(fleet),
-        token(fleet)
+        server_url(fleet),
+        join_token(fleet)
     ));
     assert_eq!(machine.sh("systemctl is-active evenkeel-agent"), "active\n");
-    adopt(fleet, node, &machine.sh(&format!("cat {IDENTITY}")))
+    member_from_identity(fleet, node, &machine.sh(&format!("cat {IDENTITY_PATH}")))
 }
 
-/// The time of an event of a run.
-fn time(run: &Value, name: &str) -> DateTime<Utc> {
+/// Time of an event of a run.
+fn event_time(run: &Value, name: &str) -> DateTime<Utc> {
     let mut events = run["events"].as_array().into_iter().flatten();
     let event = events.find(|event| event["event"] == name);
     let time = event.and_then(|event| event["time"].as_str());
@@ -58,41 +59,43 @@ fn time(run: &Value, name: &str) -> DateTime<Utc> {
 }
 
 #[test]
-fn a_booted_node_updates_in_its_window_reboots_when_a_package_asks_for_it_and_reports_that() {
-    let Some(lab) = Booted::lab() else { return };
+fn a_booted_node_updates_in_its_window_reboots_when_a_package_requires_it_and_reports_that() {
+    let Some(lab) = BootedNode::open_lab() else {
+        return;
+    };
     let Some(fleet) = Fleet::shared() else { return };
     let packages = ["demo-hello", "demo-reboot", "demo-slow", "demo-unit"];
-    let agent = stripped(&Binaries::get().agent, lab.path("agent"));
-    let deb = debian_package(&agent, &lab.path("package"));
-    let node = installed(&lab, fleet, &packages);
-    let shown = [
-        (deb.as_path(), DEB),
+    let agent = strip(&Binaries::get().agent, lab.path("agent"));
+    let deb = build_debian_package(&agent, &lab.path("package"));
+    let node = node_with_packages(&lab, fleet, &packages);
+    let mounts = [
+        (deb.as_path(), AGENT_DEB),
         (fleet.repository.folder(), Repository::INSIDE),
     ];
-    let machine = Booted::start(&lab, "node", &shown);
+    let machine = BootedNode::start(&lab, "node", &mounts);
     machine.until_up();
-    let member = enrolled(&machine, node, fleet);
+    let member = enroll_machine(&machine, node, fleet);
 
-    // The update is held up in the middle of it, so that others can look.
+    // A package script blocks the update, so that the test can inspect the machine meanwhile.
     machine.sh("touch /opt/demo/slow");
-    member.want(&packages.map(|name| format!("{name}=1.1")).join("\n"));
-    let opens = member.window(5, 3600);
-    until("dpkg is in the middle of it", SOON, || {
+    member.assign_packages(&packages.map(|name| format!("{name}=1.1")).join("\n"));
+    let opens = member.create_window(5, 3600);
+    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
         let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
         look.status.success().then_some(())
     });
-    let locks = machine.sh(LOCKS);
+    let locks = machine.sh(LIST_INHIBITORS);
     assert!(
         locks.contains("evenkeel-agent") && locks.contains("block"),
         "{locks}"
     );
     let other = machine.run(&["systemctl", "--check-inhibitors=yes", "reboot"]);
-    assert!(!other.status.success(), "somebody else may reboot it");
+    assert!(!other.status.success(), "the reboot was not blocked");
     assert_eq!(machine.boots(), 1);
     machine.sh("rm /opt/demo/slow");
 
-    machine.until_boot(2, SOON);
-    let run = until("the run is over", SOON, || {
+    machine.until_boot(2, WAIT_TIMEOUT);
+    let run = until("the run has ended", WAIT_TIMEOUT, || {
         let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
         member.runs().into_iter().find(is_over)
     });
@@ -108,52 +111,54 @@ fn a_booted_node_updates_in_its_window_reboots_when_a_package_asks_for_it_and_re
             "finished"
         ]
     );
-    assert!(time(&run, "began") >= opens, "{run:#}");
+    assert!(event_time(&run, "began") >= opens, "{run:#}");
     assert_eq!(member.only_run()["resourceId"], run["resourceId"]);
 
-    until("the journal is closed", SOON, || {
-        let told = machine.run(&Aftermath::words(&packages));
-        let left = Aftermath::read(&String::from_utf8_lossy(&told.stdout));
+    until("the journal is closed", WAIT_TIMEOUT, || {
+        let output = machine.run(&NodeState::inspect_command(&packages));
+        let left = NodeState::parse(&String::from_utf8_lossy(&output.stdout));
         assert!(left.faults.is_empty(), "{left:#?}");
         let is_new = |state: &String| state == "1.1 installed";
         assert!(left.packages.values().all(is_new), "{left:#?}");
-        (left.journal.is_none() && left.kept.is_empty()).then_some(())
+        (left.journal.is_none() && left.cached_debs.is_empty()).then_some(())
     });
     assert_eq!(machine.sh("systemctl is-active evenkeel-agent"), "active\n");
-    assert!(!machine.sh(LOCKS).contains("evenkeel-agent"));
-    let asks = machine.run(&["test", "-e", "/run/reboot-required"]);
-    assert!(!asks.status.success(), "a reboot is still asked for");
+    assert!(!machine.sh(LIST_INHIBITORS).contains("evenkeel-agent"));
+    let marker = machine.run(&["test", "-e", "/run/reboot-required"]);
+    assert!(!marker.status.success(), "a reboot is still required");
     assert_eq!(machine.boots(), 2);
 }
 
 #[test]
-fn a_node_whose_power_goes_in_the_middle_is_finished_by_its_unit_at_the_next_boot() {
-    let Some(lab) = Booted::lab() else { return };
+fn an_update_is_finished_by_the_agents_unit_at_the_next_boot_after_a_power_loss() {
+    let Some(lab) = BootedNode::open_lab() else {
+        return;
+    };
     let Some(fleet) = Fleet::shared() else { return };
     let packages = ["demo-hello", "demo-slow"];
-    let agent = stripped(&Binaries::get().agent, lab.path("agent"));
-    let deb = debian_package(&agent, &lab.path("package"));
-    let node = installed(&lab, fleet, &packages);
-    let shown = [
-        (deb.as_path(), DEB),
+    let agent = strip(&Binaries::get().agent, lab.path("agent"));
+    let deb = build_debian_package(&agent, &lab.path("package"));
+    let node = node_with_packages(&lab, fleet, &packages);
+    let mounts = [
+        (deb.as_path(), AGENT_DEB),
         (fleet.repository.folder(), Repository::INSIDE),
     ];
-    let machine = Booted::start(&lab, "node", &shown);
+    let machine = BootedNode::start(&lab, "node", &mounts);
     machine.until_up();
-    let member = enrolled(&machine, node, fleet);
+    let member = enroll_machine(&machine, node, fleet);
     machine.sh("touch /opt/demo/slow");
-    member.want(&packages.map(|name| format!("{name}=1.1")).join("\n"));
-    member.window(5, 3600);
-    until("dpkg is in the middle of it", SOON, || {
+    member.assign_packages(&packages.map(|name| format!("{name}=1.1")).join("\n"));
+    member.create_window(5, 3600);
+    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
         let look = machine.run(&["test", "-e", "/opt/demo/in-postinst"]);
         look.status.success().then_some(())
     });
     drop(machine);
     member.node.sh("rm /opt/demo/slow");
 
-    let machine = Booted::start(&lab, "node", &shown);
+    let machine = BootedNode::start(&lab, "node", &mounts);
     machine.until_up();
-    let run = until("the run is over", SOON, || {
+    let run = until("the run has ended", WAIT_TIMEOUT, || {
         let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
         member.runs().into_iter().find(is_over)
     });

@@ -1,30 +1,30 @@
-//! The power cut at every flush of a whole update, and in between where disks lose what they were not told to flush.
+//! Power cuts at every flush of a whole update, and between flushes with loss of unflushed data.
 //!
-//! An emulated machine without any network carries the update out with leave that its server gave ahead, while all that
-//! its disk is told is recorded. Then the disk is made as it is after a cut, for one cut after the other, and the agent
-//! is started on it as at the next boot.
+//! An emulated machine without a network applies an update with an offline grant, while all writes
+//! to its disk are recorded. For each cut the test then rebuilds the disk as the cut leaves it, and
+//! starts the agent on that disk as at the next boot.
 //!
-//! | variable | what it is |
+//! | variable | meaning |
 //! | --- | --- |
-//! | `EVENKEEL_CUT_FLUSHES` | at how many of the flushes the power is cut |
-//! | `EVENKEEL_CUT_SAMPLES` | how many cuts lose what was not flushed |
-//! | `EVENKEEL_CUT_SEED` | which ones |
+//! | `EVENKEEL_CUT_FLUSHES` | number of flushes at which the power is cut |
+//! | `EVENKEEL_CUT_SAMPLES` | number of cuts that lose unflushed data |
+//! | `EVENKEEL_CUT_SEED` | seed of the cuts |
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evenkeel_simulator::chance::Chance;
-use evenkeel_tests::aftermath::{Aftermath, End, Ends};
+use evenkeel_simulator::rng::Rng;
 use evenkeel_tests::cut::{Cut, Recording, Replay};
-use evenkeel_tests::history::{machine_time, number, say};
+use evenkeel_tests::history::{machine_time, number, print_progress};
 use evenkeel_tests::lab::{
-    Binaries, Disk, Emulator, Fleet, Lab, Member, Node, events, stripped, told, until,
+    Binaries, Disk, Emulator, Fleet, Lab, Member, Node, describe_output, events, strip, until,
 };
+use evenkeel_tests::node_state::{EndState, ExpectedStates, NodeState};
 use uuid::Uuid;
 
-/// What the update changes: 20 MB in 400 files among it.
+/// Packages that the update changes; they contain 20 MB in 400 files.
 const PACKAGES: [&str; 6] = [
     "demo-app",
     "demo-big",
@@ -34,82 +34,87 @@ const PACKAGES: [&str; 6] = [
     "demo-unit",
 ];
 
-/// The node whose disk it is.
-const NODE: &str = "cut";
+/// Name of the node whose disk is recorded.
+const NODE_NAME: &str = "cut";
 
-/// What the agent does in the machine that is recorded, and at the next boot.
-const AGENT: &str = "evenkeel-agent run --once";
+/// Command of the agent on the recorded machine and at the next boot.
+const AGENT_COMMAND: &str = "evenkeel-agent run --once";
 
-/// What is usually advised.
-const ADVICE: &str = "dpkg --force-confdef --force-confold --configure -a";
+/// The usual advice for an interrupted dpkg.
+const DPKG_RECOVERY_COMMAND: &str = "dpkg --force-confdef --force-confold --configure -a";
 
-/// At how many flushes the usual advice is tried.
-const ADVISED: usize = 8;
+/// Number of flushes at which the usual advice is tried.
+const DPKG_RECOVERY_CUTS: usize = 8;
 
-/// Carries out a command on a disk, says how it ended, then does what the other arguments say.
-const RECOVER: &str = r#"
-timeout 900 sh -c "$1" > /run/said 2>&1; echo "ended $?"
-tail -n 20 /run/said | sed 's/^/said /'
+/// Runs a command on a disk, prints its exit status, then runs the other arguments.
+const RECOVER_SCRIPT: &str = r#"
+timeout 900 sh -c "$1" > /run/output 2>&1; echo "ended $?"
+tail -n 20 /run/output | sed 's/^/output /'
 shift; exec "$@"
 "#;
 
-/// So many disks are looked into at once.
-const WORKERS: usize = 2;
+/// Number of disks that are examined at the same time.
+const WORKER_COUNT: usize = 2;
 
-/// A node that has everything for its update and leave to begin, and whose window is open.
-fn prepared<'a>(fleet: &'a Fleet, lab: &Lab, emulator: &Emulator) -> Member<'a> {
-    let agent = stripped(&Binaries::get().agent, emulator.path("agent"));
-    let node = fleet.equip(Node::new(lab, NODE), &agent);
+/// Creates a node that has downloaded its update, has an offline grant, and whose window is open.
+fn prepare_node<'a>(fleet: &'a Fleet, lab: &Lab, emulator: &Emulator) -> Member<'a> {
+    let agent = strip(&Binaries::get().agent, emulator.path("agent"));
+    let node = fleet.equip(Node::new(lab, NODE_NAME), &agent);
     let server = fleet.server.address("southbound");
     let uuid = Uuid::new_v4().to_string();
-    let member = fleet.admit(node, &server, &["--uuid", &uuid]);
-    member.has(&PACKAGES);
+    let member = fleet.enroll_node(node, &server, &["--uuid", &uuid]);
+    member.install(&PACKAGES);
     member.node.sh(&format!(
         "install -m 755 /srv/evenkeel-agent /usr/bin/evenkeel-agent
-         echo 'exec {AGENT}' > /srv/task; echo 'value=mine' > /etc/demo/conf"
+         echo 'exec {AGENT_COMMAND}' > /srv/task; echo 'value=mine' > /etc/demo/conf"
     ));
-    member.want(&PACKAGES.map(|name| format!("{name}=1.1")).join("\n"));
-    // To prepare takes time, on a busy machine more of it. The replay takes hours at most.
-    let opens = member.window(60, 82_800);
+    member.assign_packages(&PACKAGES.map(|name| format!("{name}=1.1")).join("\n"));
+    // Preparation is slow on a busy machine. The replay takes hours at most.
+    let opens = member.create_window(60, 82_800);
     let output = member.agent_once();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", describe_output(&output));
     assert_eq!(member.only_run()["state"], "staged");
-    assert!(member.node.has("/var/lib/evenkeel-agent/grant.json"));
+    assert!(member.node.has_path("/var/lib/evenkeel-agent/grant.json"));
     until("the window opens", Duration::from_mins(3), || {
         (machine_time().timestamp() > opens.timestamp() + 1).then_some(())
     });
     member
 }
 
-/// Runs a command on a disk as at the next boot, and looks around.
-fn recover(disk: &Disk, command: &str, has_network: bool) -> (Aftermath, String) {
-    let script = ["sh", "-c", RECOVER, "recover", command];
-    let look_around = Aftermath::words(&PACKAGES);
-    let words = [&script[..], &look_around[..]].concat();
-    let output = disk.run(&words, has_network);
-    let mut node = Aftermath::read(&String::from_utf8_lossy(&output.stdout));
+/// Runs a command on a disk as at the next boot, then inspects the disk.
+fn recover(disk: &Disk, command: &str, has_network: bool) -> (NodeState, String) {
+    let script = ["sh", "-c", RECOVER_SCRIPT, "recover", command];
+    let look_around = NodeState::inspect_command(&PACKAGES);
+    let arguments = [&script[..], &look_around[..]].concat();
+    let output = disk.run(&arguments, has_network);
+    let mut node = NodeState::parse(&String::from_utf8_lossy(&output.stdout));
     if !output.status.success() {
         node.faults.push("the disk cannot be used".to_owned());
     }
-    (node, told(&output))
+    (node, describe_output(&output))
 }
 
-/// What is wrong with a disk on which an agent without a server was started; empty if nothing is.
-fn judge(disk: &Disk, ends: &Ends, node: &Aftermath, said: &str) -> Vec<String> {
-    let mut faults = ends.faults(node);
-    let state = (ends.reached(node), node.phase(), node.last_news());
+/// Faults of a disk on which an agent without a server was started; empty if there are none.
+fn find_faults(
+    disk: &Disk,
+    expected: &ExpectedStates,
+    node: &NodeState,
+    output: &str,
+) -> Vec<String> {
+    let mut faults = expected.faults(node);
+    let state = (expected.reached(node), node.phase(), node.last_event_kind());
     let is_settled = matches!(
         state,
-        (Some(End::New), Some("over"), Some("finished"))
-            | (Some(End::Old), Some("staged"), Some("downloaded"))
+        (Some(EndState::New), Some("ended"), Some("finished"))
+            | (Some(EndState::Old), Some("staged"), Some("downloaded"))
     );
     if !is_settled {
-        faults.push(format!("the journal does not fit: {state:?}"));
+        faults.push(format!("the journal does not match the disk: {state:?}"));
     }
-    // 1: there is no server to tell it to.
-    let has_ended = said.lines().any(|line| line == "ended 1");
+    // Exit status 1: the agent cannot report to the server.
+    let has_ended = output.lines().any(|line| line == "ended 1");
     if !has_ended {
-        faults.push("the agent did not come to its end".to_owned());
+        faults.push("the agent did not end as expected".to_owned());
     }
     let wrong = disk.faults();
     if !wrong.is_empty() {
@@ -118,35 +123,35 @@ fn judge(disk: &Disk, ends: &Ends, node: &Aftermath, said: &str) -> Vec<String> 
     faults
 }
 
-/// What came of all cuts.
+/// Results of all cuts.
 #[derive(Default)]
 struct Outcome {
-    ends: BTreeMap<Option<End>, u32>,
+    end_counts: BTreeMap<Option<EndState>, u32>,
     faults: Vec<String>,
     tried: usize,
 }
 
-/// What is recorded, with the disk as it was before, and the two ends.
-struct Scene<'a> {
+/// The recorded update, the disk before it, and the two states in which it may end.
+struct CutTest<'a> {
     emulator: &'a Emulator,
     recording: &'a Recording,
-    before: &'a Disk,
-    ends: &'a Ends,
+    disk_before: &'a Disk,
+    expected: &'a ExpectedStates,
 }
 
-impl Scene<'_> {
-    fn replay(&self, name: &str) -> Replay<'_> {
-        let before = self.before.copy(self.emulator.path(name));
+impl CutTest<'_> {
+    fn new_replay(&self, name: &str) -> Replay<'_> {
+        let before = self.disk_before.copy(self.emulator.path(name));
         Replay::new(self.recording, before)
     }
 
-    /// Makes the disk after each cut and lets the agent go on there.
-    fn try_all(&self, cuts: Vec<Cut>) -> Outcome {
+    /// Rebuilds the disk after each cut and starts the agent on it.
+    fn try_cuts(&self, cuts: Vec<Cut>) -> Outcome {
         let (count, begun) = (cuts.len(), Instant::now());
-        let next = Mutex::new((self.replay("replay.img"), cuts.into_iter()));
+        let next = Mutex::new((self.new_replay("replay.img"), cuts.into_iter()));
         let outcome = Mutex::<Outcome>::default();
         thread::scope(|scope| {
-            for worker in 0..WORKERS {
+            for worker in 0..WORKER_COUNT {
                 let (next, outcome) = (&next, &outcome);
                 let image = self.emulator.path(&format!("worker-{worker}.img"));
                 scope.spawn(move || {
@@ -158,14 +163,17 @@ impl Scene<'_> {
                             (cut, disk)
                         })
                     } {
-                        let (node, said) = recover(&disk, AGENT, false);
-                        let faults = judge(&disk, self.ends, &node, &said);
+                        let (node, output) = recover(&disk, AGENT_COMMAND, false);
+                        let faults = find_faults(&disk, self.expected, &node, &output);
                         disk.discard();
                         let mut outcome = outcome.lock().expect("no replay failed");
-                        outcome.take(self.ends.reached(&node), &cut, &faults, &said);
+                        outcome.record(self.expected.reached(&node), &cut, &faults, &output);
                         if outcome.tried.is_multiple_of(50) {
-                            let passed = begun.elapsed();
-                            say(&format!("{} of {count} cuts, {passed:?}", outcome.tried));
+                            let elapsed = begun.elapsed();
+                            print_progress(&format!(
+                                "{} of {count} cuts, {elapsed:?}",
+                                outcome.tried
+                            ));
                         }
                     }
                 });
@@ -174,34 +182,42 @@ impl Scene<'_> {
         outcome.into_inner().expect("no replay failed")
     }
 
-    /// At how many flushes the usual advice leaves a node in between, of so many that were tried.
-    fn advice_fails(&self) -> (usize, usize) {
+    /// Number of flushes at which the usual advice leaves a node in between, and number of tries.
+    fn count_dpkg_recovery_failures(&self) -> (usize, usize) {
         let cuts = self.recording.cuts_at_flushes();
-        let mut replay = self.replay("advised.img");
+        let mut replay = self.new_replay("advised.img");
         let mut failed = 0;
-        for number in 1..=ADVISED {
-            let cut = &cuts[number * cuts.len() / (ADVISED + 1)];
+        for number in 1..=DPKG_RECOVERY_CUTS {
+            let cut = &cuts[number * cuts.len() / (DPKG_RECOVERY_CUTS + 1)];
             let disk = replay.disk_after(cut, self.emulator.path("advice.img"));
-            let (node, _) = recover(&disk, ADVICE, false);
+            let (node, _) = recover(&disk, DPKG_RECOVERY_COMMAND, false);
             disk.discard();
-            failed += usize::from(!self.ends.faults(&node).is_empty());
+            failed += usize::from(!self.expected.faults(&node).is_empty());
         }
-        (failed, ADVISED)
+        (failed, DPKG_RECOVERY_CUTS)
     }
 
-    /// Cuts the power in the middle of the update and lets the agent reach its server at the next boot.
-    fn go_on_with_server(&self, member: &Member<'_>) {
+    /// Cuts the power in the middle of the update. At the next boot the agent reaches its server.
+    fn resume_with_server(&self, member: &Member<'_>) {
         let cuts = self.recording.cuts_at_flushes();
         let cut = &cuts[cuts.len() * 3 / 5];
-        let mut replay = self.replay("told.img");
-        let disk = replay.disk_after(cut, self.emulator.path("telling.img"));
-        let (node, said) = recover(&disk, AGENT, true);
+        let mut replay = self.new_replay("resumed.img");
+        let disk = replay.disk_after(cut, self.emulator.path("resume.img"));
+        let (node, output) = recover(&disk, AGENT_COMMAND, true);
         disk.discard();
-        assert_eq!(self.ends.faults(&node), [""; 0], "{said}");
-        assert_eq!(self.ends.reached(&node), Some(End::New), "{said}");
-        assert_eq!((node.journal, node.kept), (None, Vec::new()), "{said}");
+        assert_eq!(self.expected.faults(&node), [""; 0], "{output}");
+        assert_eq!(
+            self.expected.reached(&node),
+            Some(EndState::New),
+            "{output}"
+        );
+        assert_eq!(
+            (node.journal, node.cached_debs),
+            (None, Vec::new()),
+            "{output}"
+        );
         let run = member.only_run();
-        assert_eq!(run["state"], "succeeded", "{run:#}\n{said}");
+        assert_eq!(run["state"], "succeeded", "{run:#}\n{output}");
         assert_eq!(
             events(&run),
             [
@@ -216,25 +232,25 @@ impl Scene<'_> {
 }
 
 impl Outcome {
-    fn take(&mut self, end: Option<End>, cut: &Cut, faults: &[String], said: &str) {
+    fn record(&mut self, end: Option<EndState>, cut: &Cut, faults: &[String], output: &str) {
         self.tried += 1;
-        *self.ends.entry(end).or_default() += 1;
+        *self.end_counts.entry(end).or_default() += 1;
         if faults.is_empty() {
             return;
         }
-        let told = format!(
-            "after {} flushes, with {} parts of what followed: {faults:#?}\n{said}",
+        let message = format!(
+            "after {} flushes, with {} parts of the later writes: {faults:#?}\n{output}",
             cut.flushes,
             cut.survivors.len()
         );
-        say(&told);
-        self.faults.push(told);
+        print_progress(&message);
+        self.faults.push(message);
     }
 }
 
-/// So many cuts at flushes, and so many that lose something, in the order of their flushes.
-fn draw(recording: &Recording, seed: u64, flushes: u64, samples: u64) -> Vec<Cut> {
-    let mut chance = Chance::new(seed, 0);
+/// Draws cuts at flushes and cuts with loss, in the order of their flushes.
+fn draw_cuts(recording: &Recording, seed: u64, flushes: u64, samples: u64) -> Vec<Cut> {
+    let mut rng = Rng::new(seed, 0);
     let mut left = recording.cuts_at_flushes();
     let mut cuts = Vec::new();
     for _ in 0..flushes {
@@ -242,12 +258,12 @@ fn draw(recording: &Recording, seed: u64, flushes: u64, samples: u64) -> Vec<Cut
             break;
         };
         let last = u64::try_from(last).expect("few flushes");
-        let number = usize::try_from(chance.between(0, last)).expect("few flushes");
+        let number = usize::try_from(rng.between(0, last)).expect("few flushes");
         cuts.push(left.swap_remove(number));
     }
-    // Of a stream of its own: the same whatever the number of cuts at flushes is.
-    let mut chance = Chance::new(seed, 1);
-    cuts.extend((0..samples).map(|_| recording.lossy_cut(&mut chance)));
+    // A separate stream, so that the number of cuts at flushes does not change the cuts with loss.
+    let mut rng = Rng::new(seed, 1);
+    cuts.extend((0..samples).map(|_| recording.lossy_cut(&mut rng)));
     cuts.sort_by_key(|cut| cut.flushes);
     cuts
 }
@@ -260,9 +276,13 @@ fn an_update_is_finished_after_a_power_cut_at_any_flush_and_with_any_loss() {
         return;
     };
     let seed = number("EVENKEEL_CUT_SEED", u64::from(std::process::id()) * 7_919);
-    say(&format!("EVENKEEL_CUT_SEED={seed}"));
-    let member = prepared(&fleet, &lab, &emulator);
-    let before = Disk::make(lab.base(), &lab.path(NODE), emulator.path("before.img"));
+    print_progress(&format!("EVENKEEL_CUT_SEED={seed}"));
+    let member = prepare_node(&fleet, &lab, &emulator);
+    let before = Disk::create(
+        lab.base(),
+        &lab.path(NODE_NAME),
+        emulator.path("before.img"),
+    );
     let recorded = before.copy(emulator.path("recorded.img"));
     let log = emulator.path("log");
     let begun = Instant::now();
@@ -272,40 +292,44 @@ fn an_update_is_finished_after_a_power_cut_at_any_flush_and_with_any_loss() {
     let untouched = before.copy(emulator.path("untouched.img"));
     let (old, _) = recover(&untouched, "true", false);
     untouched.discard();
-    let (new, said) = recover(&recorded, "true", false);
+    let (new, output) = recover(&recorded, "true", false);
     recorded.discard();
-    assert_eq!(new.last_news(), Some("finished"), "{console}\n{said}");
-    let ends = Ends::new(old, new);
-    let scene = Scene {
+    assert_eq!(
+        new.last_event_kind(),
+        Some("finished"),
+        "{console}\n{output}"
+    );
+    let expected = ExpectedStates::new(old, new);
+    let cut_test = CutTest {
         emulator: &emulator,
         recording: &recording,
-        before: &before,
-        ends: &ends,
+        disk_before: &before,
+        expected: &expected,
     };
     let flushes = number("EVENKEEL_CUT_FLUSHES", 15);
     let samples = number("EVENKEEL_CUT_SAMPLES", 5);
-    let cuts = draw(&recording, seed, flushes, samples);
-    say(&format!(
-        "an update of {} flushes and {} writes, recorded in {:?}; {} cuts, {samples} of which lose what was not flushed",
+    let cuts = draw_cuts(&recording, seed, flushes, samples);
+    print_progress(&format!(
+        "an update of {} flushes and {} writes, recorded in {:?}; {} cuts, {samples} of which lose unflushed data",
         recording.flushes(),
         recording.writes(),
         begun.elapsed(),
         cuts.len(),
     ));
-    let outcome = scene.try_all(cuts);
-    say(&format!(
+    let outcome = cut_test.try_cuts(cuts);
+    print_progress(&format!(
         "{} cuts in {:?}, ends: {:?}; {} exceptions",
         outcome.tried,
         begun.elapsed(),
-        outcome.ends,
+        outcome.end_counts,
         outcome.faults.len()
     ));
     assert!(outcome.faults.is_empty(), "{}", outcome.faults.join("\n\n"));
-    scene.go_on_with_server(&member);
-    // What finds nothing wrong with the agent must find what is wrong with less than it does.
-    let (failed, tried) = scene.advice_fails();
-    say(&format!(
-        "{ADVICE}: not enough at {failed} of {tried} flushes"
+    cut_test.resume_with_server(&member);
+    // A check that finds no fault of the agent must find the faults of a weaker recovery.
+    let (failed, tried) = cut_test.count_dpkg_recovery_failures();
+    print_progress(&format!(
+        "{DPKG_RECOVERY_COMMAND}: insufficient at {failed} of {tried} flushes"
     ));
     assert!(failed > 0, "the harness does not see a bad recovery");
 }

@@ -1,15 +1,15 @@
-//! Many nodes of both protocols, two servers on one Postgres that are killed every few seconds, and lines on which
-//! everything goes wrong: what is recorded at the end is what the nodes did.
+//! Many nodes of both protocols over unreliable connections, and two servers on one Postgres that
+//! are killed every few seconds: the recorded runs must match what the nodes did.
 //!
-//! | variable | what it is |
+//! | variable | meaning |
 //! | --- | --- |
-//! | `EVENKEEL_HISTORY_POLLS` | how many polls are answered before the nodes finish |
-//! | `EVENKEEL_HISTORY_CROWD` | how many times the usual number of nodes there are |
-//! | `EVENKEEL_HISTORY_SEED` | what everything is drawn from; printed by each run |
-//! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to be tested |
+//! | `EVENKEEL_HISTORY_POLLS` | number of answered polls before the nodes finish |
+//! | `EVENKEEL_HISTORY_SCALE` | factor for the number of nodes |
+//! | `EVENKEEL_HISTORY_SEED` | seed of all random choices; printed by each run |
+//! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to test |
 //!
-//! The seed gives every node, the operator and the killer the same dice again. How their throws interleave is up to the
-//! machine.
+//! With the same seed every node, the operator and the killer make the same random choices. Their
+//! order in time still depends on the machine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,43 +17,45 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
-use evenkeel_simulator::chance::Chance;
-use evenkeel_simulator::line::Faults;
-use evenkeel_simulator::truth::{Delivered, End, Leave, Opening};
+use evenkeel_simulator::connection::Faults;
+use evenkeel_simulator::ground_truth::{DeliveredSchedule, EimSchedule, StartPermit, UpdateEnd};
+use evenkeel_simulator::rng::Rng;
 use evenkeel_tests::history::{
-    Book, Crowd, Crowded, Desk, Member, OLDEST, Operator, Replicas, Run, Truth, check, number,
-    read_runs, say, story,
+    FleetSettings, GroundTruth, MAX_CACHE_AGE, Operator, OperatorClient, OperatorLog, Replicas,
+    Run, SimulatedFleet, SimulatedMember, check, number, print_progress, read_runs,
+    render_timeline,
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long a run may stand still: shorter than usual, so that it is given up now and then.
-const PATIENCE: TimeDelta = TimeDelta::seconds(50);
+/// Timeout of a run: shorter than the default, so that some runs are abandoned.
+const RUN_TIMEOUT: TimeDelta = TimeDelta::seconds(50);
 
-/// `rest` is as short as a node lets itself be held at least: each poll that was held to its end is counted as that.
+/// `min_query_interval` equals the shortest long poll of a node, so that each poll that lasts to its
+/// end is counted as a long poll.
 const SETTINGS: &str = "
 [maintenance_manager]
-track_every = \"2s\"
-contacts_every = \"2s\"
-[maintenance_manager.patience]
+run_check_interval = \"2s\"
+contact_write_interval = \"2s\"
+[maintenance_manager.run_timeouts]
 applying = \"50s\"
 rebooting = \"50s\"
 verifying = \"50s\"
 reverting = \"50s\"
-[maintenance_manager.holds]
-rest = \"200ms\"
-[maintenance_manager.view]
+[maintenance_manager.long_poll]
+min_query_interval = \"200ms\"
+[maintenance_manager.answer_cache]
 ";
 
-/// One of the servers looks with every answer that it remembers whether that is still right, and the other never: what is
-/// remembered is what is held against what the nodes did.
-const AUDITS: [&str; 2] = ["audit_every = 1\n", "audit_every = 0\n"];
+/// One server audits every cached answer, the other none: its cached answers are checked against
+/// what the nodes did.
+const AUDIT_SETTINGS: [&str; 2] = ["audit_every = 1\n", "audit_every = 0\n"];
 
-/// What a server logs and counts that remembered a wrong answer.
-const MISMATCH: &str = "is not what the database says";
-const MISMATCHES: &str = "evenkeel_view_mismatches_total";
+/// Log text and metric of a server that cached a wrong answer.
+const MISMATCH_LOG_TEXT: &str = "a cached answer differs from the database";
+const MISMATCHES_METRIC: &str = "evenkeel_answer_cache_mismatches_total";
 
-/// Counts polls by how they were answered.
-const POLLS: &str = "evenkeel_polls_total";
+/// Counts polls by result.
+const POLLS_METRIC: &str = "evenkeel_poll_requests_total";
 
 const FAULTS: Faults = Faults {
     lose_request: 15,
@@ -64,196 +66,207 @@ const FAULTS: Faults = Faults {
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_recorded_is_what_happened() {
-    let (seed, polls) = dice();
-    let oldest = OLDEST.num_seconds();
+async fn recorded_runs_match_what_the_nodes_did() {
+    let (seed, polls) = read_parameters();
+    let oldest = MAX_CACHE_AGE.num_seconds();
     let settings =
-        AUDITS.map(|audits| format!("{SETTINGS}max_staleness = \"{oldest}s\"\n{audits}"));
+        AUDIT_SETTINGS.map(|audits| format!("{SETTINGS}max_staleness = \"{oldest}s\"\n{audits}"));
     let mut replicas = Replicas::start_each(&settings.each_ref().map(String::as_str)).await;
-    let desk = Desk::new(&replicas.rest(), &replicas.token());
-    let times = usize::try_from(number("EVENKEEL_HISTORY_CROWD", 1)).expect("a crowd");
-    let crowded = Crowded {
+    let client = OperatorClient::new(&replicas.rest_addresses(), &replicas.operator_token());
+    let times = usize::try_from(number("EVENKEEL_HISTORY_SCALE", 1)).expect("a small factor");
+    let options = FleetSettings {
         own: 36 * times,
         eim: 32 * times,
         sites: 9,
         faults: FAULTS,
         seed,
     };
-    let crowd = Crowd::gather(&replicas, &desk, crowded).await;
-    let wanted = (crowd.members(), crowd.gallery());
-    let operator = Operator::new(desk.clone(), Chance::new(seed, 1), wanted, PATIENCE).await;
-    let tally = Arc::clone(&crowd.weather.tally);
+    let fleet = SimulatedFleet::enroll(&replicas, &client, options).await;
+    let targets = (fleet.members(), fleet.catalog());
+    let operator = Operator::new(client.clone(), Rng::new(seed, 1), targets, RUN_TIMEOUT).await;
+    let tally = Arc::clone(&fleet.network.counters);
 
     let begun = Instant::now();
     let stop = CancellationToken::new();
     let ended = CancellationToken::new();
-    let killer = kill_all_the_time(&mut replicas, Chance::new(seed, 2), stop.clone());
+    let killer = kill_repeatedly(&mut replicas, Rng::new(seed, 2), stop.clone());
     let work = async {
-        let book = operator.work(stop.clone()).await;
+        let log = operator.run(stop.clone()).await;
         ended.cancel();
-        book
+        log
     };
     let pause = async {
         let answered = as_f64(tally.polls.load(Ordering::Relaxed));
-        say(&format!(
+        print_progress(&format!(
             "{:.0} polls/s",
             answered / begun.elapsed().as_secs_f64()
         ));
         stop.cancel();
         ended.cancelled().await;
     };
-    let lived = crowd.live(polls, pause);
-    let ((kills, mut answered), book, done) = tokio::join!(killer, work, lived);
+    let lived = fleet.run(polls, pause);
+    let ((kills, mut answered), log, done) = tokio::join!(killer, work, lived);
 
     let ended = Instant::now();
-    let runs = read_runs(&desk).await;
-    say(&format!(
+    let runs = read_runs(&client).await;
+    print_progress(&format!(
         "{} runs read in {:.0?}",
         runs.len(),
         ended.elapsed()
     ));
-    let shown = Seen::of(&done, &runs);
-    say(&format!("{kills} kills, {}; {shown:?}", sizes(&book)));
+    let coverage = Coverage::from_history(&done, &runs);
+    print_progress(&format!(
+        "{kills} kills, {}; {coverage:?}",
+        describe_log(&log)
+    ));
     let ended = Instant::now();
-    let found: Vec<_> = done
+    let failures: Vec<_> = done
         .iter()
-        .filter_map(|node| wrong(node, &runs, &book))
+        .filter_map(|node| check_node(node, &runs, &log))
         .collect();
-    say(&format!("checked in {:.0?}", ended.elapsed()));
+    print_progress(&format!("checked in {:.0?}", ended.elapsed()));
     let logs = replicas.logs();
-    let counted = replicas.measured(MISMATCHES).await;
-    answered.add(&replicas.measured(POLLS).await);
-    say(&answered.lines().join("\n"));
+    let counted = replicas.metric_lines(MISMATCHES_METRIC).await;
+    answered.add(&replicas.metric_lines(POLLS_METRIC).await);
+    print_progress(&answered.lines().join("\n"));
     replicas.stop().await;
-    let found = found.join("\n\n");
+    let failures = failures.join("\n\n");
     assert!(
-        found.is_empty(),
-        "{found}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}"
+        failures.is_empty(),
+        "{failures}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}"
     );
-    must_have_remembered_well(&logs, &counted);
+    assert_no_mismatches(&logs, &counted);
     assert!(kills > 1, "only {kills} kills: this shows nothing");
-    shown.must_be_enough(polls);
-    answered.must_be_enough(polls);
+    coverage.assert_sufficient(polls);
+    answered.assert_sufficient(polls);
 }
 
-/// Fails if a server remembered a wrong answer, by what was logged or is counted.
-fn must_have_remembered_well(logs: &str, counted: &[String]) {
-    let logged = logs.lines().filter(|line| line.contains(MISMATCH));
+/// Fails if a server logged or counted a wrong cached answer.
+fn assert_no_mismatches(logs: &str, counted: &[String]) {
+    let logged = logs.lines().filter(|line| line.contains(MISMATCH_LOG_TEXT));
     let counted = counted.iter().map(String::as_str);
     let counted = counted.filter(|line| !line.ends_with(" 0"));
     let wrong: Vec<_> = logged.chain(counted).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The seed, and how many polls are answered.
-fn dice() -> (u64, u64) {
+/// The seed, and the number of polls.
+fn read_parameters() -> (u64, u64) {
     let otherwise = u64::from(std::process::id()) * 7_919;
     let seed = number("EVENKEEL_HISTORY_SEED", otherwise);
     let polls = number("EVENKEEL_HISTORY_POLLS", 5_000);
-    say(&format!(
+    print_progress(&format!(
         "EVENKEEL_HISTORY_SEED={seed} EVENKEEL_HISTORY_POLLS={polls}"
     ));
     (seed, polls)
 }
 
-/// What is wrong with the records of a node, with its whole story.
-fn wrong((member, truth, is_done): &Lived, runs: &[Run], book: &Book) -> Option<String> {
+/// Violations in the records of a node, with its timeline; `None` if there are none.
+fn check_node(
+    (member, actual, is_done): &NodeHistory,
+    runs: &[Run],
+    log: &OperatorLog,
+) -> Option<String> {
     let of: Vec<_> = runs
         .iter()
         .filter(|run| run.instance == member.instance)
         .collect();
-    let violations = match truth {
-        Truth::Own(own) => check::own_node(member, own, &of, book),
-        Truth::Eim(eim) => check::eim_node(member, eim, &of, book),
+    let violations = match actual {
+        GroundTruth::Own(own) => check::check_own_node(member, own, &of, log),
+        GroundTruth::Eim(eim) => check::check_eim_node(member, eim, &of, log),
     };
     let mut wrong: Vec<String> = violations.iter().map(ToString::to_string).collect();
     if !is_done {
-        wrong.push(format!(
-            "{} did not come to an end with what it had",
-            member.instance
-        ));
+        wrong.push(format!("{} did not finish its work", member.instance));
     }
-    let story = || format!("{}{}", story(member, truth, &of, book), wrong.join("\n"));
+    let story = || {
+        format!(
+            "{}{}",
+            render_timeline(member, actual, &of, log),
+            wrong.join("\n")
+        )
+    };
     (!wrong.is_empty()).then(story)
 }
 
-/// How much was wanted.
-fn sizes(book: &Book) -> String {
+/// Summary of what the operator did.
+fn describe_log(log: &OperatorLog) -> String {
     format!(
-        "{} windows, {} schedules that repeat themselves, {} images, {} wishes, {} pauses",
-        book.windows.len(),
-        book.repeated.len(),
-        book.images.len(),
-        book.wishes.len(),
-        book.pauses.len()
+        "{} windows, {} repeated schedules, {} images, {} assignments, {} pauses",
+        log.windows.len(),
+        log.repeated_schedules.len(),
+        log.images.len(),
+        log.assignments.len(),
+        log.pauses.len()
     )
 }
 
-/// A node, what it really did, and whether it came to an end with it.
-type Lived = (Member, Truth, bool);
+/// A node, what it really did, and whether it finished.
+type NodeHistory = (SimulatedMember, GroundTruth, bool);
 
-/// How much there was to see.
+/// Number of events that make a history meaningful.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Runs by the state that they ended in.
+struct Coverage {
+    /// Runs by final state.
     runs: BTreeMap<String, usize>,
-    /// Attempts that began with leave that they asked for.
-    asked: usize,
-    /// Attempts that began with leave from before.
-    ahead: usize,
-    /// Updates of the ancestor's agents by how they ended.
+    /// Attempts that started with a permit from a request.
+    online_starts: usize,
+    /// Attempts that started with an offline grant.
+    offline_starts: usize,
+    /// Updates of EIM agents by their end.
     updates: BTreeMap<String, usize>,
-    /// Attempts of nodes that are updated by images which booted another one, and such updates of the ancestor's agents.
+    /// Attempts of image nodes that booted another image, and such updates of EIM agents.
     booted: (usize, usize),
-    /// Attempts that began at images which had failed there.
-    ordered: usize,
-    /// Updates of the ancestor's agents in windows that they repeat themselves.
-    again: usize,
+    /// Attempts that started with images that had failed on the node before.
+    retried_images: usize,
+    /// Updates of EIM agents in windows of repeated schedules.
+    repeated_windows: usize,
 }
 
-impl Seen {
-    fn of(done: &[Lived], runs: &[Run]) -> Self {
-        let mut seen = Self::default();
+impl Coverage {
+    fn from_history(done: &[NodeHistory], runs: &[Run]) -> Self {
+        let mut coverage = Self::default();
         for run in runs {
-            *seen.runs.entry(run.state.clone()).or_default() += 1;
+            *coverage.runs.entry(run.state.clone()).or_default() += 1;
         }
-        for (_, truth, _) in done {
-            match truth {
-                Truth::Own(own) => {
+        for (_, actual, _) in done {
+            match actual {
+                GroundTruth::Own(own) => {
                     for attempt in &own.attempts {
-                        let last = attempt.events.last().map(|told| told.news);
+                        let last = attempt.events.last().map(|event| event.name);
                         let is_booted = attempt.image.is_some() && last == Some("finished");
-                        seen.booted.0 += usize::from(is_booted);
+                        coverage.booted.0 += usize::from(is_booted);
                         let is_ordered = attempt.again && attempt.began().is_some();
-                        seen.ordered += usize::from(is_ordered);
-                        match attempt.leave {
-                            Some(Leave::Asked { .. }) => seen.asked += 1,
-                            Some(Leave::Ahead { .. }) => seen.ahead += 1,
+                        coverage.retried_images += usize::from(is_ordered);
+                        match attempt.permit {
+                            Some(StartPermit::Online { .. }) => coverage.online_starts += 1,
+                            Some(StartPermit::Offline { .. }) => coverage.offline_starts += 1,
                             None => {}
                         }
                     }
                 }
-                Truth::Eim(eim) => {
+                GroundTruth::Eim(eim) => {
                     for update in &eim.updates {
                         let end = format!("{:?}", update.ended.map(|(_, end)| end));
-                        *seen.updates.entry(end).or_default() += 1;
-                        let is_booted = matches!(update.ended, Some((_, End::Updated)));
-                        seen.booted.1 += usize::from(is_booted && update.image.is_some());
-                        let is_again = |told: &&Delivered| matches!((&told.window, update.window), (Opening::Again(one), Some(at)) if one.opens(at));
-                        seen.again += usize::from(eim.delivered.iter().any(|told| is_again(&told)));
+                        *coverage.updates.entry(end).or_default() += 1;
+                        let is_booted = matches!(update.ended, Some((_, UpdateEnd::Updated)));
+                        coverage.booted.1 += usize::from(is_booted && update.image.is_some());
+                        let is_again = |delivery: &&DeliveredSchedule| matches!((&delivery.schedule, update.window), (EimSchedule::Repeated(one), Some(at)) if one.contains_window(at));
+                        coverage.repeated_windows +=
+                            usize::from(eim.delivered.iter().any(|delivery| is_again(&delivery)));
                     }
                 }
             }
         }
-        seen
+        coverage
     }
 
-    /// A history in which nothing happens shows nothing.
-    fn must_be_enough(&self, polls: u64) {
+    /// Fails if too little happened to show anything.
+    fn assert_sufficient(&self, polls: u64) {
         let least = usize::try_from(polls / 1_000).unwrap_or(usize::MAX).max(1);
         let updates: usize = self.updates.values().sum();
         assert!(
-            self.asked >= least && updates >= least / 10,
+            self.online_starts >= least && updates >= least / 10,
             "too little happened: {self:?}"
         );
         if polls >= 50_000 {
@@ -261,30 +274,30 @@ impl Seen {
                 assert!(self.runs.contains_key(state), "no run is {state}: {self:?}");
             }
             assert!(
-                self.ahead > 0,
-                "nobody began with leave from before: {self:?}"
+                self.offline_starts > 0,
+                "no attempt started with an offline grant: {self:?}"
             );
             assert!(
-                self.booted.0 > 0 && self.booted.1 > 0 && self.again > 0,
-                "no image was booted, or no window repeated itself: {self:?}"
+                self.booted.0 > 0 && self.booted.1 > 0 && self.repeated_windows > 0,
+                "no image was booted, or no repeated window was used: {self:?}"
             );
         }
-        // It takes a failure first, and an order that reaches the node: some eight times in so many polls.
+        // This needs a failure and then an order that reaches the node: about eight in 100,000 polls.
         if polls >= 100_000 {
             assert!(
-                self.ordered > 0,
-                "no image that had failed was ordered again: {self:?}"
+                self.retried_images > 0,
+                "no failed image was ordered again: {self:?}"
             );
         }
     }
 }
 
-/// How many polls were answered in which way, by all servers that there were: what one has counted ends with it.
+/// Number of polls by result, over all server processes. The counters of a process end with it.
 #[derive(Debug, Default)]
-struct Answered(BTreeMap<String, u64>);
+struct PollCounts(BTreeMap<String, u64>);
 
-impl Answered {
-    /// Adds what servers have counted in their lives.
+impl PollCounts {
+    /// Adds the counters of server processes.
     fn add(&mut self, counted: &[String]) {
         for line in counted {
             let (labels, count) = line.rsplit_once(' ').expect("a counter");
@@ -299,59 +312,59 @@ impl Answered {
             .collect()
     }
 
-    fn of(&self, kind: &str) -> u64 {
+    fn count_kind(&self, kind: &str) -> u64 {
         let label = format!("kind=\"{kind}\"");
         let of_kind = self.0.iter().filter(|(labels, _)| labels.contains(&label));
         of_kind.map(|(_, count)| count).sum()
     }
 
-    /// A history in which nothing is remembered shows nothing of the view, and one in which nobody is held nothing of that.
-    fn must_be_enough(&self, polls: u64) {
+    /// Fails if too few answers were cached, or too few long polls lasted to their end.
+    fn assert_sufficient(&self, polls: u64) {
         let least = (polls / 1_000).max(1);
         assert!(
-            self.of("hit") >= least && self.of("held") >= least,
-            "too few polls were answered from memory, or held: {self:?}"
+            self.count_kind("hit") >= least && self.count_kind("long_poll") >= least,
+            "too few cached answers or long polls: {self:?}"
         );
     }
 }
 
-/// Kills a server every few seconds, and starts it again. In the end all of them run. Says how often it did, and what those
-/// had counted that it killed.
-async fn kill_all_the_time(
+/// Kills a server every few seconds and restarts it. All servers run at the end. Returns the number of
+/// kills and the counters of the killed processes.
+async fn kill_repeatedly(
     replicas: &mut Replicas,
-    mut chance: Chance,
+    mut rng: Rng,
     stop: CancellationToken,
-) -> (usize, Answered) {
-    let (mut kills, mut answered) = (0, Answered::default());
+) -> (usize, PollCounts) {
+    let (mut kills, mut answered) = (0, PollCounts::default());
     loop {
         tokio::select! {
             () = stop.cancelled() => return (kills, answered),
-            () = tokio::time::sleep(Duration::from_millis(chance.between(1_500, 5_000))) => {}
+            () = tokio::time::sleep(Duration::from_millis(rng.between(1_500, 5_000))) => {}
         }
-        let counted = replicas.measured(POLLS).await;
+        let counted = replicas.metric_lines(POLLS_METRIC).await;
         let servers = replicas.servers();
-        let at = usize::from(chance.hits(500)) % servers.len();
-        let both = chance.hits(100);
+        let at = usize::from(rng.happens(500)) % servers.len();
+        let both = rng.happens(100);
         servers[at].kill().await;
         if both {
             let other = (at + 1) % servers.len();
             servers[other].kill().await;
         }
         kills += 1;
-        // All of them ran, and each counts the same things.
+        // All servers ran, and each has the same metrics.
         let share = counted.len() / servers.len();
         let each = servers.iter().zip(counted.chunks(share));
         for (_, counted) in each.filter(|(server, _)| !server.is_running()) {
             answered.add(counted);
         }
-        tokio::time::sleep(Duration::from_millis(chance.between(0, 800))).await;
+        tokio::time::sleep(Duration::from_millis(rng.between(0, 800))).await;
         for server in servers.iter_mut().filter(|server| !server.is_running()) {
             server.start().await;
         }
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for people")]
+#[expect(clippy::cast_precision_loss, reason = "for display only")]
 const fn as_f64(number: u64) -> f64 {
     number as f64
 }

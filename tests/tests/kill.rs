@@ -1,7 +1,7 @@
-//! The agent killed after every write of its journal, with real apt on a real root.
+//! The agent is killed after every write of its journal, with real apt on a real root.
 //!
-//! The agent of these tests halts for ever at a point of its choice (`--halt-after`), so that the kill hits there and
-//! nowhere else. Afterwards it is started again, as after a power cut.
+//! The agent of these tests halts at a given point (`--halt-after`), so that the kill hits exactly
+//! there. Afterwards the agent is started again, as after a power cut.
 
 use std::sync::Mutex;
 use std::thread;
@@ -10,36 +10,36 @@ use std::time::Duration;
 use evenkeel_tests::lab::{Agent, Binaries, Fleet, Member, Repository, Running, events, until};
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_mins(1);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The points at which the agent of this workspace writes its journal during an update of packages, in order.
-fn points(member: &Member<'_>) -> Vec<String> {
+/// Points at which the agent of this workspace writes its journal during a package update, in order.
+fn journal_points(member: &Member<'_>) -> Vec<String> {
     let output = member.agent(&["steps"]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
-    // Nothing here asks for a reboot.
-    let passed = text.lines().filter(|point| *point != "reboot-begun");
-    let points: Vec<String> = passed.map(str::to_owned).collect();
+    // No package of these tests needs a reboot.
+    let visited = text.lines().filter(|point| *point != "reboot-begun");
+    let points: Vec<String> = visited.map(str::to_owned).collect();
     assert!(points.len() >= 5, "{points:?}");
     points
 }
 
-/// How often each point is visited.
+/// Number of visits of each point.
 #[expect(clippy::disallowed_methods, reason = "the one switch of this test")]
-fn rounds() -> usize {
-    let given = std::env::var("EVENKEEL_KILL_ROUNDS");
-    given.map_or(1, |text| text.parse().expect("a number of rounds"))
+fn round_count() -> usize {
+    let value = std::env::var("EVENKEEL_KILL_ROUNDS");
+    value.map_or(1, |text| text.parse().expect("a number of rounds"))
 }
 
 #[test]
-fn an_agent_killed_after_any_write_of_its_journal_ends_the_run_truthfully() {
+fn an_agent_killed_after_any_write_of_its_journal_reports_the_right_end() {
     let Some(fleet) = Fleet::new() else { return };
-    let points = points(&join(&fleet, "first"));
-    let visits: Vec<_> = (0..rounds())
+    let points = journal_points(&join(&fleet, "first"));
+    let visits: Vec<_> = (0..round_count())
         .flat_map(|round| points.iter().map(move |point| (round, point)))
         .collect();
     let next = Mutex::new(visits.iter());
-    // Most of a visit is waiting, so some go on at once.
+    // A visit consists mostly of waiting, so some run at the same time.
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -47,7 +47,7 @@ fn an_agent_killed_after_any_write_of_its_journal_ends_the_run_truthfully() {
                     let mut visits = next.lock().expect("no visit failed");
                     visits.next()
                 } {
-                    killed_at(&join(&fleet, &format!("{point}-{round}")), point);
+                    kill_at(&join(&fleet, &format!("{point}-{round}")), point);
                 }
             });
         }
@@ -62,76 +62,85 @@ fn join<'a>(fleet: &'a Fleet, name: &str) -> Member<'a> {
     fleet.join_with(name, agent)
 }
 
-fn killed_at(member: &Member<'_>, point: &str) {
-    let told = format!("after a kill at {point}");
-    member.want("demo-app=1.1\ndemo-conf=1.1");
-    let opens = member.window(2, 3600);
-    member.has(&["demo-app", "demo-lib", "demo-conf"]);
-    // So that every step has something to do: a package that others need, and one that somebody left half done.
+fn kill_at(member: &Member<'_>, point: &str) {
+    let context = format!("after a kill at {point}");
+    member.assign_packages("demo-app=1.1\ndemo-conf=1.1");
+    let opens = member.create_window(2, 3600);
+    member.install(&["demo-app", "demo-lib", "demo-conf"]);
+    // Every step gets work: a package that others need, and a half-installed package.
     member.node.sh(&format!(
         "apt-mark auto demo-lib; dpkg --unpack {}/pool/demo-held_1.0_all.deb",
         Repository::INSIDE
     ));
-    member.until_it_is(opens);
+    member.wait_for_time(opens);
     let mut agent = member.start_agent(&["run", "--halt-after", point]);
-    until(&format!("the agent halts at {point}"), SOON, || {
+    until(&format!("the agent halts at {point}"), WAIT_TIMEOUT, || {
         let log = agent.log();
         assert!(
-            agent.ended().is_none(),
+            agent.exit_status().is_none(),
             "the agent ended before {point}:\n{log}"
         );
         log.contains("halted").then_some(())
     });
     agent.kill();
 
-    until(&format!("the run is over {told}"), SOON, || {
-        let output = member.agent_once();
-        assert!(output.status.success(), "{told}: {output:?}");
-        let runs = member.runs();
-        let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
-        runs.iter().any(is_over).then_some(())
-    });
-    assert_eq!(member.node.audit(), "", "{told}");
+    until(
+        &format!("the run has ended {context}"),
+        WAIT_TIMEOUT,
+        || {
+            let output = member.agent_once();
+            assert!(output.status.success(), "{context}: {output:?}");
+            let runs = member.runs();
+            let is_over = |run: &Value| run["endTime"].as_u64() > Some(0);
+            runs.iter().any(is_over).then_some(())
+        },
+    );
+    assert_eq!(member.node.audit(), "", "{context}");
     let run = member.only_run();
-    assert_eq!(run["state"], "succeeded", "{told}: {run:#}");
+    assert_eq!(run["state"], "succeeded", "{context}: {run:#}");
     for name in ["demo-app", "demo-lib", "demo-conf"] {
-        assert_eq!(member.node.package(name), "1.1 installed", "{told}");
+        assert_eq!(member.node.package(name), "1.1 installed", "{context}");
     }
-    assert_eq!(member.node.package("demo-held"), "1.0 installed", "{told}");
+    assert_eq!(
+        member.node.package("demo-held"),
+        "1.0 installed",
+        "{context}"
+    );
     assert_eq!(
         member.node.sh("apt-mark showauto demo-lib"),
         "demo-lib\n",
-        "{told}"
+        "{context}"
     );
-    // Each event once and in order, whatever was repeated on the way.
-    let whole = [
+    // Each event occurs once and in order, even if the agent repeated steps.
+    let all_events = [
         "downloading",
         "downloaded",
         "began",
         "verify_begun",
         "finished",
     ];
-    assert_eq!(events(&run), whole, "{told}: {run:#}");
+    assert_eq!(events(&run), all_events, "{context}: {run:#}");
 }
 
-/// A node whose package `demo-slow` is being configured, in a script that waits for `/opt/demo/slow` to go.
-fn in_the_middle_of_dpkg(member: &Member<'_>, start: &[&str]) -> Running {
-    member.want("demo-slow=1.1");
-    let opens = member.window(2, 3600);
-    member.has(&["demo-slow"]);
+/// Starts an update in which the postinst script of `demo-slow` waits until `/opt/demo/slow` is
+/// deleted. Returns while the script waits.
+fn block_in_dpkg(member: &Member<'_>, start: &[&str]) -> Running {
+    member.assign_packages("demo-slow=1.1");
+    let opens = member.create_window(2, 3600);
+    member.install(&["demo-slow"]);
     member.node.sh("touch /opt/demo/slow");
-    member.until_it_is(opens);
+    member.wait_for_time(opens);
     let boot = member.node.start(start);
-    until("dpkg is in the middle of it", SOON, || {
+    until("dpkg runs the postinst script", WAIT_TIMEOUT, || {
         let look = "ls /opt/demo/in-postinst 2> /dev/null || true";
-        let found = member.node.inside(&["sh", "-c", look]);
-        (!found.is_empty()).then_some(())
+        let output = member.node.succeed_inside(&["sh", "-c", look]);
+        (!output.is_empty()).then_some(())
     });
     boot
 }
 
 #[track_caller]
-fn ended_well(member: &Member<'_>) {
+fn assert_succeeded(member: &Member<'_>) {
     assert_eq!(member.node.audit(), "");
     assert_eq!(member.node.package("demo-slow"), "1.1 installed");
     let run = member.only_run();
@@ -142,39 +151,39 @@ fn ended_well(member: &Member<'_>) {
 fn a_power_cut_in_the_middle_of_dpkg_is_repaired_at_the_next_start() {
     let Some(fleet) = Fleet::new() else { return };
     let member = fleet.join("node");
-    let mut boot = in_the_middle_of_dpkg(&member, &["/srv/evenkeel-agent", "run"]);
+    let mut boot = block_in_dpkg(&member, &["/srv/evenkeel-agent", "run"]);
     boot.kill();
     assert_ne!(member.node.audit(), "");
     member.node.sh("rm /opt/demo/slow");
     let output = member.agent_once();
     assert!(output.status.success(), "{output:?}");
-    ended_well(&member);
+    assert_succeeded(&member);
 }
 
 #[test]
-fn an_agent_killed_beside_a_living_dpkg_waits_for_it_and_repairs_nothing_meanwhile() {
+fn an_agent_killed_while_dpkg_runs_waits_for_it_and_repairs_nothing_meanwhile() {
     let Some(fleet) = Fleet::new() else { return };
     let member = fleet.join("node");
     let script = "/srv/evenkeel-agent run & echo $! > /run/agent; wait; exec sleep 1000";
-    let boot = in_the_middle_of_dpkg(&member, &["sh", "-c", script]);
+    let boot = block_in_dpkg(&member, &["sh", "-c", script]);
     member
         .node
-        .inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
+        .succeed_inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
     let again = "(/srv/evenkeel-agent run --once > /run/again 2>&1; echo $? > /run/ended) > /run/shell 2>&1 &";
-    member.node.inside(&["sh", "-c", again]);
+    member.node.succeed_inside(&["sh", "-c", again]);
     // dpkg still waits, and so does the agent.
     assert!(
         member
             .node
-            .inside(&["dpkg", "--audit"])
+            .succeed_inside(&["dpkg", "--audit"])
             .contains("demo-slow")
     );
-    member.node.inside(&["rm", "/opt/demo/slow"]);
-    until("the agent has ended", SOON, || {
+    member.node.succeed_inside(&["rm", "/opt/demo/slow"]);
+    until("the agent has ended", WAIT_TIMEOUT, || {
         let look = "cat /run/ended 2> /dev/null || true";
-        let status = member.node.inside(&["sh", "-c", look]);
+        let status = member.node.succeed_inside(&["sh", "-c", look]);
         (status == "0\n").then_some(())
     });
     drop(boot);
-    ended_well(&member);
+    assert_succeeded(&member);
 }

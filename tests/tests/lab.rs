@@ -1,4 +1,4 @@
-//! The lab itself: a harness is tested by what it must show and by what it must catch.
+//! Tests of the lab itself: a harness must show successes and catch failures.
 
 use evenkeel_tests::lab::{Lab, Node, Repository, Suite, is_older};
 
@@ -44,7 +44,7 @@ fn the_audit_shows_a_package_that_was_left_half_done() {
 }
 
 #[test]
-fn a_killed_boot_leaves_its_files_and_no_process() {
+fn a_killed_boot_keeps_its_files_and_no_process() {
     let Some(lab) = Lab::open() else { return };
     let node = Node::new(&lab, "node");
     let script = "echo one > /root/file; touch /run/gone; echo begun; exec sleep 1000";
@@ -54,13 +54,16 @@ fn a_killed_boot_leaves_its_files_and_no_process() {
         std::time::Duration::from_secs(10),
         || boot.log().contains("begun").then_some(()),
     );
-    assert_eq!(node.inside(&["sh", "-c", "echo /run/*"]), "/run/gone\n");
+    assert_eq!(
+        node.succeed_inside(&["sh", "-c", "echo /run/*"]),
+        "/run/gone\n"
+    );
     assert!(!boot.kill().success());
     assert_eq!(node.sh("cat /root/file; ls /run"), "one\n");
 }
 
 #[test]
-fn a_node_runs_the_release_that_was_asked_for() {
+fn a_node_runs_the_release_that_was_requested() {
     for suite in Suite::ALL {
         let Some(lab) = Lab::open_in(suite) else {
             return;
@@ -72,21 +75,21 @@ fn a_node_runs_the_release_that_was_asked_for() {
 }
 
 #[test]
-fn a_node_above_another_begins_with_what_that_one_changed_and_leaves_it_as_it_is() {
+fn a_node_on_the_layer_of_another_starts_with_its_changes_and_does_not_change_it() {
     let Some(lab) = Lab::open() else { return };
     let below = Node::new(&lab, "below");
     below.sh("echo one > /root/file; dpkg --remove --force-depends tzdata || true");
-    let above = Node::new(&lab, "above").above(&below.layer());
-    assert_eq!(above.found(), below.found());
+    let above = Node::new(&lab, "above").on_layer(&below.layer());
+    assert_eq!(above.dpkg_status(), below.dpkg_status());
     assert_eq!(above.sh("cat /root/file; echo two > /root/file"), "one\n");
     assert_eq!(below.sh("cat /root/file"), "one\n");
 }
 
 #[test]
-fn a_node_can_be_short_of_room_and_of_leave_to_write() {
+fn a_node_can_be_short_of_space_or_read_only() {
     let Some(lab) = Lab::open() else { return };
     let node = Node::new(&lab, "node")
-        .with_little_room("/opt/small", "1m")
+        .with_small_filesystem("/opt/small", "1m")
         .with_readonly("/opt/fixed");
     let fill = "head -c 2M /dev/zero > /opt/small/file";
     assert!(!node.run(&["sh", "-ec", fill]).status.success());

@@ -1,4 +1,4 @@
-//! Operating systems on their way to a site: in a file that is cut off, and by a mirror that is killed.
+//! Transfer of operating systems to a site: truncated bundles, and a mirror that is killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,42 +8,42 @@ use std::time::Duration;
 use clap::Parser as _;
 use evenkeel_auth::CertificateAuthority;
 use evenkeel_cli::args::Cli;
-use evenkeel_cli::{Ending, Environment, Failure, World};
+use evenkeel_cli::{Ending, Environment, Failure, System};
 use evenkeel_kit::{Clock as _, SystemClock};
 use evenkeel_registry::{Access, Digest, RegistryError, Repository, Tag, open};
-use evenkeel_tests::lab::{Binaries, Lab, Registry, Server, SlowLine, Web, until};
+use evenkeel_tests::lab::{Binaries, Lab, Registry, Server, SlowConnection, Web, until};
 use reqwest::Certificate;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// What stands before the name of a profile.
+/// Repository prefix of the profiles.
 const PREFIX: &str = "os-profile/";
 
-/// Where the ancestor's images lie.
-const FOLDER: &str = "files-edge-orch/repository/microvisor/non_rt";
+/// Folder of EIM's images.
+const IMAGE_FOLDER: &str = "files-edge-orch/repository/microvisor/non_rt";
 
 const PROFILES: [&str; 3] = ["edge-a", "edge-b", "edge-c"];
 
-/// How large an image is.
-const IMAGE: usize = 16 << 20;
+/// Size of an image.
+const IMAGE_BYTES: usize = 16 << 20;
 
-/// How often a mirror is killed, and how much more of the first image is there each time, in bytes.
-const KILLS: u64 = 10;
-const BETWEEN: u64 = 1 << 20;
+/// Number of kills, and bytes of the first image that are downloaded between two kills.
+const KILL_COUNT: u64 = 10;
+const BYTES_BETWEEN_KILLS: u64 = 1 << 20;
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
-fn yaml(profile: &str) -> String {
+fn profile_yaml(profile: &str) -> String {
     format!(
         "metadata:\n  release: 0.3.1\nspec:\n  name: {profile} 3.0.1\n  type: OS_TYPE_IMMUTABLE\n  \
          provider: OS_PROVIDER_KIND_INFRA\n  architecture: x86_64\n  profileName: {profile}\n  \
-         osImageUrl: {FOLDER}/{profile}.raw.gz\n  osImageVersion: 3.0.1\n  \
-         osPackageManifestURL: {FOLDER}/{profile}.json\n  securityFeature: SECURITY_FEATURE_NONE\n"
+         osImageUrl: {IMAGE_FOLDER}/{profile}.raw.gz\n  osImageVersion: 3.0.1\n  \
+         osPackageManifestURL: {IMAGE_FOLDER}/{profile}.json\n  securityFeature: SECURITY_FEATURE_NONE\n"
     )
 }
 
-/// A content that cannot be guessed from its length, another one for each profile.
-fn image(profile: &str, length: usize) -> Vec<u8> {
+/// Pseudo-random content of this length, different for each profile.
+fn image_content(profile: &str, length: usize) -> Vec<u8> {
     let mut state = profile.bytes().map(u64::from).sum::<u64>();
     let mut content = Vec::with_capacity(length);
     while content.len() < length {
@@ -55,17 +55,17 @@ fn image(profile: &str, length: usize) -> Vec<u8> {
     content
 }
 
-const PACKAGES: &str = r#"{"repo":[{"name":"bash","version":"5.2"}]}"#;
+const PACKAGE_LIST: &str = r#"{"repo":[{"name":"bash","version":"5.2"}]}"#;
 
-/// Runs a line of the command line in this process.
-async fn typed(line: &str) -> Result<Ending, Failure> {
-    let words = line.split(' ');
-    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-    cli.run(&mut World {
+/// Runs a command line in this process.
+async fn run_cli(line: &str) -> Result<Ending, Failure> {
+    let arguments = line.split(' ');
+    let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
+    cli.run(&mut System {
         out: &mut std::io::sink(),
         notes: &mut std::io::sink(),
         input: &mut std::io::empty(),
-        hide: |_| (),
+        hide_input: |_| (),
         clock: &SystemClock,
         environment: Environment {
             contexts: PathBuf::from("/nowhere"),
@@ -79,7 +79,7 @@ async fn typed(line: &str) -> Result<Ending, Failure> {
 }
 
 /// Every file below a folder, with the digest of its content.
-fn content(folder: &Path) -> Vec<(PathBuf, Digest)> {
+fn file_digests(folder: &Path) -> Vec<(PathBuf, Digest)> {
     let (mut all, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(next).expect("a folder") {
@@ -87,7 +87,7 @@ fn content(folder: &Path) -> Vec<(PathBuf, Digest)> {
             if path.is_dir() {
                 folders.push(path);
             } else {
-                let digest = Digest::of(&fs::read(&path).expect("a file"));
+                let digest = Digest::compute(&fs::read(&path).expect("a file"));
                 all.push((path, digest));
             }
         }
@@ -97,127 +97,131 @@ fn content(folder: &Path) -> Vec<(PathBuf, Digest)> {
 }
 
 #[tokio::test]
-async fn a_bundle_that_was_cut_anywhere_leaves_the_site_as_it_was() {
-    let place = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| place.path().join(name);
+async fn a_truncated_bundle_does_not_change_the_site() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
     let release = at("release");
     fs::create_dir(&release).expect("a folder");
     for profile in PROFILES {
-        fs::write(release.join(format!("{profile}.yaml")), yaml(profile)).expect("a profile");
-        let file = image(profile, 20_000);
+        fs::write(
+            release.join(format!("{profile}.yaml")),
+            profile_yaml(profile),
+        )
+        .expect("a profile");
+        let file = image_content(profile, 20_000);
         fs::write(release.join(format!("{profile}.raw.gz")), file).expect("an image");
-        fs::write(release.join(format!("{profile}.json")), PACKAGES).expect("a list");
+        fs::write(release.join(format!("{profile}.json")), PACKAGE_LIST).expect("a list");
     }
-    let home = place.path().display();
-    typed(&format!("evenkeel os key {home}/key"))
+    let home = folder.path().display();
+    run_cli(&format!("evenkeel os key {home}/key"))
         .await
         .expect("a key");
     for (revision, to) in [("0.3.1", "shelf"), ("0.3.0", "site")] {
         let line = format!(
             "evenkeel os publish {home}/release --to oci:{home}/{to} --revision {revision} --key {home}/key"
         );
-        typed(&line).await.expect("published");
+        run_cli(&line).await.expect("published");
     }
-    typed(&format!(
+    run_cli(&format!(
         "evenkeel os bundle {home}/whole.tar --from oci:{home}/shelf"
     ))
     .await
     .expect("a bundle");
-    let whole = fs::read(at("whole.tar")).expect("a bundle");
-    let before = content(&at("site"));
+    let bundle = fs::read(at("whole.tar")).expect("a bundle");
+    let before = file_digests(&at("site"));
     let import = |name: &str| format!("evenkeel os import {home}/{name} --to oci:{home}/site");
-    for place in 0..200 {
-        let cut = whole.len() * place / 200;
-        fs::write(at("cut.tar"), &whole[..cut]).expect("a bundle");
-        let imported = typed(&import("cut.tar")).await;
+    for step in 0..200 {
+        let cut = bundle.len() * step / 200;
+        fs::write(at("cut.tar"), &bundle[..cut]).expect("a bundle");
+        let imported = run_cli(&import("cut.tar")).await;
         assert!(
-            matches!(imported, Err(Failure::Moving { .. })),
+            matches!(imported, Err(Failure::Transfer { .. })),
             "{cut}: {imported:?}"
         );
         assert!(!at("cut.tar.unpacked").exists(), "{cut}");
-        assert_eq!(content(&at("site")), before, "{cut}");
+        assert_eq!(file_digests(&at("site")), before, "{cut}");
     }
-    // Nor does one in which a byte of an image is another one.
-    let own = image("edge-b", 20_000);
-    let begin = whole.windows(64).position(|some| *some == own[..64]);
-    let mut spoilt = whole.clone();
+    // A bundle with one changed byte in an image is rejected as well.
+    let own = image_content("edge-b", 20_000);
+    let begin = bundle.windows(64).position(|some| *some == own[..64]);
+    let mut spoilt = bundle.clone();
     spoilt[begin.expect("the image") + 10_000] ^= 1;
     fs::write(at("spoilt.tar"), &spoilt).expect("a bundle");
-    let imported = typed(&import("spoilt.tar")).await;
+    let imported = run_cli(&import("spoilt.tar")).await;
     assert!(
-        matches!(imported, Err(Failure::Moving { .. })),
+        matches!(imported, Err(Failure::Transfer { .. })),
         "{imported:?}"
     );
-    assert_eq!(content(&at("site")), before);
+    assert_eq!(file_digests(&at("site")), before);
 
-    let imported = typed(&import("whole.tar")).await;
-    assert_eq!(imported.expect("it is whole"), Ending::Done);
+    let imported = run_cli(&import("whole.tar")).await;
+    assert_eq!(imported.expect("the bundle is complete"), Ending::Done);
     let verify = format!("evenkeel os verify {home}/site --revision ~0.3.0 --key {home}/key.pub");
-    assert_eq!(typed(&verify).await.expect("verified"), Ending::Done);
+    assert_eq!(run_cli(&verify).await.expect("verified"), Ending::Done);
 }
 
-/// The ancestor's release service: profiles in a registry, and the files that they name beside it, on a slow line.
-struct Ancestor {
+/// EIM's release service: profiles in a registry, and their files on a slow web server.
+struct EimReleaseService {
     lab: Lab,
     runtime: Runtime,
-    line: SlowLine,
+    connection: SlowConnection,
     files: Web,
 }
 
-impl Ancestor {
-    fn open() -> Option<Self> {
+impl EimReleaseService {
+    fn start() -> Option<Self> {
         let lab = Lab::open()?;
-        let (release, folder) = (lab.path("release"), lab.path("files").join(FOLDER));
+        let (release, folder) = (lab.path("release"), lab.path("files").join(IMAGE_FOLDER));
         fs::create_dir(&release).expect("a folder");
         fs::create_dir_all(&folder).expect("a folder");
         for profile in PROFILES {
-            let yaml = yaml(profile);
+            let yaml = profile_yaml(profile);
             fs::write(release.join(format!("{profile}.yaml")), yaml).expect("a profile");
-            let content = image(profile, IMAGE);
+            let content = image_content(profile, IMAGE_BYTES);
             for folder in [&release, &folder] {
                 fs::write(folder.join(format!("{profile}.raw.gz")), &content).expect("an image");
-                fs::write(folder.join(format!("{profile}.json")), PACKAGES).expect("a list");
+                fs::write(folder.join(format!("{profile}.json")), PACKAGE_LIST).expect("a list");
             }
         }
         let runtime = Runtime::new().expect("a runtime");
-        let shelf = lab.path("ancestor");
+        let shelf = lab.path("eim");
         let publish = format!(
             "evenkeel os publish {} --to oci:{} --revision 0.3.1 --prefix {PREFIX}",
             release.display(),
             shelf.display()
         );
-        runtime.block_on(typed(&publish)).expect("published");
-        without_files(&shelf);
-        let files = Web::of(&lab.path("files"));
-        let line = SlowLine::to(&files.address().to_string(), Duration::from_millis(4));
+        runtime.block_on(run_cli(&publish)).expect("published");
+        remove_files(&shelf);
+        let files = Web::serve(&lab.path("files"));
+        let connection = SlowConnection::to(&files.address().to_string(), Duration::from_millis(4));
         Some(Self {
             lab,
             runtime,
-            line,
+            connection,
             files,
         })
     }
 
-    /// Begins to mirror it to a registry, or carries on with that.
+    /// Starts or resumes mirroring to a registry.
     #[expect(
         clippy::disallowed_methods,
-        reason = "it is another program, to be killed"
+        reason = "the mirror is another program, which the test kills"
     )]
     fn mirror(&self, to: &Registry) -> Child {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.lab.path("mirror.log"));
-        let mut words = vec!["os", "mirror", "--revision", "~0.3.1", "--prefix", PREFIX];
-        words.extend(["--plain-http", "--to-plain-http"]);
-        words.extend(PROFILES.iter().flat_map(|profile| ["--profile", profile]));
+        let mut arguments = vec!["os", "mirror", "--revision", "~0.3.1", "--prefix", PREFIX];
+        arguments.extend(["--plain-http", "--to-plain-http"]);
+        arguments.extend(PROFILES.iter().flat_map(|profile| ["--profile", profile]));
         Command::new(&Binaries::get().cli)
-            .args(words)
+            .args(arguments)
+            .args(["--from", &format!("oci:{}", self.lab.path("eim").display())])
             .args([
-                "--from",
-                &format!("oci:{}", self.lab.path("ancestor").display()),
+                "--files-url",
+                &format!("http://{}", self.connection.address()),
             ])
-            .args(["--files-url", &format!("http://{}", self.line.address())])
             .args(["--to", &to.address()])
             .arg("--work")
             .arg(self.lab.path("work"))
@@ -228,18 +232,18 @@ impl Ancestor {
             .expect("the command line starts")
     }
 
-    /// How much of an image is sure, in bytes.
-    fn kept(&self, image: &Digest) -> u64 {
+    /// Verified bytes of an image in the work folder.
+    fn downloaded_bytes(&self, image: &Digest) -> u64 {
         let part = self.lab.path("work").join(format!("{}.part", image.hex()));
         fs::metadata(part).map_or(0, |part| part.len())
     }
 
-    /// From where on the image of a profile was asked for, but for the first `before` requests.
-    fn asked(&self, profile: &str, before: usize) -> Vec<u64> {
+    /// Start offsets of the requests for the image of a profile, without the first `before` requests.
+    fn requested_offsets(&self, profile: &str, before: usize) -> Vec<u64> {
         let end = format!("{profile}.raw.gz");
-        let asked = self.files.asked().into_iter().skip(before);
-        let own = asked.filter(|asked| asked.path.ends_with(&end));
-        own.map(|asked| asked.from).collect()
+        let requests = self.files.requests().into_iter().skip(before);
+        let own = requests.filter(|request| request.path.ends_with(&end));
+        own.map(|request| request.from).collect()
     }
 
     fn log(&self) -> String {
@@ -247,82 +251,85 @@ impl Ancestor {
     }
 }
 
-/// Takes away what the ancestor has not: the files in the registry.
-fn without_files(shelf: &Path) {
+/// Removes the files from the registry, because EIM's registry has none.
+fn remove_files(shelf: &Path) {
     let index = shelf.join("index.json");
     let text = fs::read_to_string(&index).expect("an index");
-    let mut said: Value = serde_json::from_str(&text).expect("JSON");
-    let all = said["manifests"].as_array_mut().expect("manifests");
+    let mut parsed: Value = serde_json::from_str(&text).expect("JSON");
+    let all = parsed["manifests"].as_array_mut().expect("manifests");
     all.retain(|one| !one.to_string().contains("/files:"));
     assert_eq!(all.len(), PROFILES.len());
-    fs::write(&index, said.to_string()).expect("an index");
+    fs::write(&index, parsed.to_string()).expect("an index");
     for profile in PROFILES {
-        let image = Digest::of(&image(profile, IMAGE)).hex();
+        let image = Digest::compute(&image_content(profile, IMAGE_BYTES)).hex();
         fs::remove_file(shelf.join("blobs/sha256").join(image)).expect("an image");
     }
 }
 
-/// The tags of a profile in a registry.
-async fn tags(at: &Registry, profile: &str) -> Vec<String> {
+/// Tags of a profile in a registry.
+async fn list_tags(at: &Registry, profile: &str) -> Vec<String> {
     let access = Access {
         plain_http: true,
-        ..Access::to(at.address().parse().expect("an address"))
+        ..Access::new(at.address().parse().expect("an address"))
     };
     let repository: Repository = format!("{PREFIX}{profile}").parse().expect("a name");
     let registry = open(&access).expect("a registry");
     match registry.tags(&repository).await {
         Ok(tags) => tags.iter().map(Tag::to_string).collect(),
-        Err(RegistryError::NotThere) => Vec::new(),
+        Err(RegistryError::NotFound) => Vec::new(),
         Err(error) => panic!("{error}"),
     }
 }
 
 #[test]
-fn a_mirror_that_is_killed_goes_on_and_its_files_are_served_under_their_own_paths() {
-    let Some(ancestor) = Ancestor::open() else {
+fn a_killed_mirror_resumes_and_its_files_are_served_under_their_own_paths() {
+    let Some(eim) = EimReleaseService::start() else {
         return;
     };
-    let registry = Registry::open(&ancestor.lab, "mirror");
-    let first = Digest::of(&image(PROFILES[0], IMAGE));
+    let registry = Registry::open(&eim.lab, "mirror");
+    let first = Digest::compute(&image_content(PROFILES[0], IMAGE_BYTES));
     let mut sure = 0;
-    for kill in 1..=KILLS {
-        let before = ancestor.files.asked().len();
-        let mut mirror = ancestor.mirror(&registry);
-        until("enough has come", PATIENCE, || {
+    for kill in 1..=KILL_COUNT {
+        let before = eim.files.requests().len();
+        let mut mirror = eim.mirror(&registry);
+        until("enough bytes are downloaded", WAIT_TIMEOUT, || {
             let ended = mirror.try_wait().expect("a child of ours");
-            assert!(ended.is_none(), "{ended:?}: {}", ancestor.log());
-            (ancestor.kept(&first) >= kill * BETWEEN).then_some(())
+            assert!(ended.is_none(), "{ended:?}: {}", eim.log());
+            (eim.downloaded_bytes(&first) >= kill * BYTES_BETWEEN_KILLS).then_some(())
         });
         mirror.kill().expect("a child of ours");
         mirror.wait().expect("a child of ours");
-        let asked = ancestor.asked(PROFILES[0], before);
-        assert!(asked.iter().all(|from| *from == sure), "{asked:?}, {sure}");
-        sure = ancestor.kept(&first);
+        let offsets = eim.requested_offsets(PROFILES[0], before);
+        assert!(
+            offsets.iter().all(|from| *from == sure),
+            "{offsets:?}, {sure}"
+        );
+        sure = eim.downloaded_bytes(&first);
         for profile in PROFILES {
-            let tags = ancestor.runtime.block_on(tags(&registry, profile));
+            let tags = eim.runtime.block_on(list_tags(&registry, profile));
             assert_eq!(tags, Vec::<String>::new(), "after kill {kill}");
         }
     }
-    let before = ancestor.files.asked().len();
-    let ended = ancestor.mirror(&registry).wait().expect("a child of ours");
-    assert!(ended.success(), "{ended}: {}", ancestor.log());
-    let asked = ancestor.asked(PROFILES[0], before);
-    let is_carried_on = !asked.is_empty() && asked.iter().all(|from| *from == sure);
-    assert!(is_carried_on, "{asked:?}, {sure}");
+    let before = eim.files.requests().len();
+    let ended = eim.mirror(&registry).wait().expect("a child of ours");
+    assert!(ended.success(), "{ended}: {}", eim.log());
+    let offsets = eim.requested_offsets(PROFILES[0], before);
+    let is_carried_on = !offsets.is_empty() && offsets.iter().all(|from| *from == sure);
+    assert!(is_carried_on, "{offsets:?}, {sure}");
     for profile in PROFILES {
         assert_eq!(
-            ancestor.runtime.block_on(tags(&registry, profile)),
+            eim.runtime.block_on(list_tags(&registry, profile)),
             ["0.3.1"]
         );
     }
 
-    // From here on there is no way out.
-    ancestor.line.cut();
-    serves(&ancestor, &registry);
+    // From here on, only the mirror is reachable.
+    eim.connection.cut();
+    check_served_files(&eim, &registry);
 }
 
-/// A server that knows the mirror alone gives the files under the ancestor's own paths.
-fn serves(ancestor: &Ancestor, registry: &Registry) {
+/// A server that uses only the mirror serves the files under EIM's paths.
+fn check_served_files(eim: &EimReleaseService, registry: &Registry) {
     let enabled = format!("[{:?}, {:?}, {:?}]", PROFILES[0], PROFILES[1], PROFILES[2]);
     let of = |key: &str| format!("EVENKEELD_OS_RESOURCE_MANAGER__{key}");
     let address = registry.address();
@@ -335,15 +342,15 @@ fn serves(ancestor: &Ancestor, registry: &Registry) {
         (of("DEFAULT__REVISION"), "~0.3.1"),
         (of("DEFAULT__ENABLED"), &enabled),
         ("EVENKEELD_FILES__LISTEN".to_owned(), "127.0.0.1:0"),
-        ("EVENKEELD_FILES__KEEP_FREE".to_owned(), "0"),
+        ("EVENKEELD_FILES__MIN_FREE_BYTES".to_owned(), "0"),
     ];
     let settings: Vec<(&str, &str)> = settings
         .iter()
         .map(|(key, value)| (&**key, *value))
         .collect();
-    let server = Server::start_with(&ancestor.lab, &settings);
+    let server = Server::start_with(&eim.lab, &settings);
     server.cli(&["os", "sync"]);
-    let data = ancestor.lab.path("server");
+    let data = eim.lab.path("server");
     let authority = CertificateAuthority::open(&data.join("ca"), SystemClock.now());
     let authority = authority.expect("an authority");
     let ca = Certificate::from_pem(authority.certificate_pem().as_bytes());
@@ -361,25 +368,25 @@ fn serves(ancestor: &Ancestor, registry: &Registry) {
         if let Some(range) = range {
             request = request.header("range", range);
         }
-        ancestor.runtime.block_on(async {
+        eim.runtime.block_on(async {
             let answer = request.send().await.expect("an answer");
             let status = answer.status().as_u16();
             (status, answer.bytes().await.expect("a file").to_vec())
         })
     };
     for profile in PROFILES {
-        let own = image(profile, IMAGE);
-        let path = format!("{FOLDER}/{profile}.raw.gz");
-        let (status, whole) = fetch(&path, None);
+        let own = image_content(profile, IMAGE_BYTES);
+        let path = format!("{IMAGE_FOLDER}/{profile}.raw.gz");
+        let (status, content) = fetch(&path, None);
         assert_eq!(
-            (status, Digest::of(&whole)),
-            (200, Digest::of(&own)),
+            (status, Digest::compute(&content)),
+            (200, Digest::compute(&own)),
             "{path}"
         );
         let part = fetch(&path, Some("bytes=1000-1999"));
         assert_eq!(part, (206, own[1_000..2_000].to_vec()), "{path}");
-        let list = fetch(&format!("{FOLDER}/{profile}.json"), None);
-        assert_eq!(list, (200, PACKAGES.as_bytes().to_vec()), "{profile}");
+        let list = fetch(&format!("{IMAGE_FOLDER}/{profile}.json"), None);
+        assert_eq!(list, (200, PACKAGE_LIST.as_bytes().to_vec()), "{profile}");
     }
-    assert_eq!(fetch(&format!("{FOLDER}/other.raw.gz"), None).0, 404);
+    assert_eq!(fetch(&format!("{IMAGE_FOLDER}/other.raw.gz"), None).0, 404);
 }

@@ -1,4 +1,4 @@
-//! How long it takes from a new image that is published until each of 10,000 nodes is known to have something new.
+//! Time from the sync of a new image until the update is shown for each of 10,000 nodes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use evenkeel_kit::{Clock as _, SystemClock};
 use evenkeel_pg::PrivatePostgres;
-use evenkeel_store::testing::fill::{self, Size};
+use evenkeel_store::testing::fill::{self, ProjectSize};
 use evenkeel_store::{Store, StoreOptions, projects};
-use evenkeel_tests::history::say;
+use evenkeel_tests::history::print_progress;
 use evenkeel_tests::lab::{Lab, Server, until};
 use tokio::runtime::Runtime;
 
 const NODES: u32 = 10_000;
 
-/// Where the profiles lie in the registry.
+/// Repository prefix of the profiles.
 const PREFIX: &str = "os/";
 
-/// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Maximum duration of each step.
+const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A server, and the folder in OCI layout that it knows as the registry `release`.
+/// A server with the registry `release`, a folder in OCI layout.
 struct Site {
     server: Server,
     lab: Lab,
@@ -48,9 +48,9 @@ impl Site {
         Some(Self { server, lab })
     }
 
-    /// Publishes an image of the profile `edge` as a revision, and waits until the server has taken it.
-    fn brings(&self, revision: &str, image: &str) {
-        let folder = self.release(revision, image);
+    /// Publishes an image of the profile `edge` as a revision, and syncs the server with it.
+    fn publish_and_sync(&self, revision: &str, image: &str) {
+        let folder = self.write_release(revision, image);
         let registry = format!("oci:{}", self.lab.path("registry").display());
         let folder = folder.display().to_string();
         let publish = ["os", "publish", &folder, "--to", &registry];
@@ -58,10 +58,14 @@ impl Site {
         self.server.cli(&[&publish[..], &called].concat());
         self.server.cli(&["os", "sync"]);
         let has = format!("SELECT count(*) FROM os_profiles WHERE image_id = '{image}'");
-        assert_eq!(self.server.sql(&has).trim(), "1", "{image} is there");
+        assert_eq!(
+            self.server.sql(&has).trim(),
+            "1",
+            "{image} is in the catalogue"
+        );
     }
 
-    fn release(&self, revision: &str, image: &str) -> PathBuf {
+    fn write_release(&self, revision: &str, image: &str) -> PathBuf {
         let folder = self.lab.path(&format!("release-{revision}"));
         fs::create_dir(&folder).expect("a folder for a release");
         let yaml = format!(
@@ -81,13 +85,13 @@ impl Site {
         folder
     }
 
-    /// Nodes that run an image, as many as [`NODES`].
-    fn fill(&self, image: &str) {
+    /// Adds [`NODES`] nodes that run an image.
+    fn add_nodes(&self, image: &str) {
         let filled = async {
             let postgres = self.lab.path("server").join("postgres");
-            let url = PrivatePostgres::kept_elsewhere(&postgres).expect("a lock");
+            let url = PrivatePostgres::find_running(&postgres).expect("a lock");
             let options = StoreOptions {
-                statement_timeout: PATIENCE,
+                statement_timeout: WAIT_TIMEOUT,
                 ..StoreOptions::default()
             };
             let store = Store::connect(&url.expect("a Postgres that runs"), options).await?;
@@ -95,11 +99,11 @@ impl Site {
             let tx = store.fleet().await?;
             let (project, _) = projects::ensure_default(&tx, now).await?;
             drop(tx);
-            let size = Size {
+            let size = ProjectSize {
                 hosts: NODES,
                 sites: 10,
             };
-            fill::nodes(&store, project.id, size, now).await?;
+            fill::seed_nodes(&store, project.id, size, now).await?;
             store.close().await;
             Ok::<_, evenkeel_store::StoreError>(())
         };
@@ -112,8 +116,8 @@ impl Site {
         self.server.sql("VACUUM (ANALYZE)");
     }
 
-    /// How many nodes something is new for.
-    fn told(&self, image: &str) -> u64 {
+    /// Number of nodes for which this image is available.
+    fn count_notified_nodes(&self, image: &str) -> u64 {
         let sql = format!(
             "SELECT count(*) FROM node_states WHERE os_update_available = 'edge {image}' \
              AND available_digest = sha256(convert_to('edge {image}', 'UTF8'))"
@@ -121,42 +125,46 @@ impl Site {
         self.server.sql(&sql).trim().parse().expect("a number")
     }
 
-    /// Waits until no line of images has changed that nodes were not told of.
-    fn is_followed(&self) {
+    /// Waits until the server has updated the nodes of all changed image series.
+    fn wait_until_followed(&self) {
         let behind = "SELECT count(*) FROM image_lines WHERE changed > followed";
-        until("the lines are followed", PATIENCE, || {
+        until("the image series are followed", WAIT_TIMEOUT, || {
             (self.server.sql(behind).trim() == "0").then_some(())
         });
     }
 }
 
 #[test]
-fn a_new_image_is_known_for_ten_thousand_nodes_and_an_older_one_is_no_news() {
+fn a_new_image_reaches_ten_thousand_nodes_and_an_older_one_changes_nothing() {
     let Some(site) = Site::open() else { return };
-    let wish = ["--registry", "release", "--revision", "~1.0"];
+    let selection = ["--registry", "release", "--revision", "~1.0"];
     let enabled = ["--enable", "edge"];
-    let settings = [&["os", "settings"][..], &wish, &enabled].concat();
+    let settings = [&["os", "settings"][..], &selection, &enabled].concat();
     site.server.cli(&settings);
-    site.brings("1.0.1", "3.0.9");
-    site.is_followed();
-    site.fill("3.0.9");
-    assert_eq!(site.told("3.0.10"), 0);
+    site.publish_and_sync("1.0.1", "3.0.9");
+    site.wait_until_followed();
+    site.add_nodes("3.0.9");
+    assert_eq!(site.count_notified_nodes("3.0.10"), 0);
 
-    site.brings("1.0.2", "3.0.10");
-    // The clock of the database, which also noted when the sync ended.
-    let since = until("every node is told", PATIENCE, || {
-        let everybody = site.told("3.0.10") == u64::from(NODES);
+    site.publish_and_sync("1.0.2", "3.0.10");
+    // Measured with the clock of the database, which also recorded the end of the sync.
+    let since = until("every node is notified", WAIT_TIMEOUT, || {
+        let everybody = site.count_notified_nodes("3.0.10") == u64::from(NODES);
         let since = "SELECT extract(epoch FROM clock_timestamp() - max(ended_at)) FROM os_cycles";
         everybody.then(|| site.server.sql(since))
     });
-    say(&format!(
-        "os news: {NODES} nodes were told of an image {} s after the sync had ended",
+    print_progress(&format!(
+        "new image: {NODES} nodes were notified {} s after the end of the sync",
         since.trim()
     ));
 
-    site.brings("1.0.3", "3.0.2");
-    site.is_followed();
-    assert_eq!(site.told("3.0.10"), u64::from(NODES), "it is older");
+    site.publish_and_sync("1.0.3", "3.0.2");
+    site.wait_until_followed();
+    assert_eq!(
+        site.count_notified_nodes("3.0.10"),
+        u64::from(NODES),
+        "the other image is older"
+    );
     let newest =
         "/compute/instances?pageSize=1&filter=osUpdateAvailable%20%3D%20%22edge%203.0.10%22";
     let listed = site.server.rest().get(newest);

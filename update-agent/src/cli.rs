@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `evenkeel-agent`.
 
 use std::path::PathBuf;
 
@@ -8,94 +8,97 @@ use uuid::Uuid;
 
 use crate::model::Sha256;
 
-/// Keeps this node up to date.
+/// Keep this node up to date.
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel-agent", version, about, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: AgentCommand,
 }
 
-/// What to do.
+/// Commands of `evenkeel-agent`.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Make this machine a node of the project that the join token belongs to.
-    Enroll(Enroll),
-    /// Poll the server and do what it decides, until asked to stop.
-    Run(Run),
-    /// Show who this node is and what it is doing.
-    Status(Status),
-    /// Show what an update would change now. Lists of packages are made current for it; no package is changed.
-    Plan(Plan),
-    /// Show the updates that ended on this node, the last one last.
-    History(History),
-    /// Look at everything that an update needs, and say what to do about what is not right.
-    Doctor(Doctor),
-    /// Look at the slots of images, or forget that an image failed.
-    Image(Image),
-    /// See to it that the trial of an image ends.
+pub enum AgentCommand {
+    /// Enrol this machine as a node of the project that the join token belongs to.
+    Enroll(EnrollArgs),
+    /// Run the agent: poll the server and carry out its decisions until stopped.
+    Run(RunArgs),
+    /// Show the identity and the current state of this node.
+    Status(StatusArgs),
+    /// Show what an update would change now. Refreshes the package lists, but changes no package.
+    Plan(PlanArgs),
+    /// List the updates that ended on this node, latest last.
+    History(HistoryArgs),
+    /// Check everything that an update needs, and suggest fixes.
+    Doctor(DoctorArgs),
+    /// Show the image slots, or allow a retry of a failed image.
+    Image(ImageArgs),
+    /// Supervise the trial of an image.
     #[command(hide = true)]
-    Trial(Trial),
-    /// Print a completion script for a shell.
-    Completion(Completion),
-    /// Print the points at which `--halt-after` can stop.
+    Trial(TrialArgs),
+    /// Print a shell completion script.
+    Completion(CompletionArgs),
+    /// List the points at which `--halt-after` can stop.
     #[cfg(feature = "halt-points")]
     #[command(hide = true)]
     Steps,
 }
 
-/// Where things are.
+/// Paths of the agent.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Where {
-    /// The root to manage; the running system unless given.
+pub struct PathArgs {
+    /// Root directory to manage [default: /].
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// Where the agent keeps its state [default: var/lib/evenkeel-agent in the root].
+    /// State directory of the agent [default: var/lib/evenkeel-agent in the root].
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// The configuration file [default: /etc/evenkeel/agent.toml, which may be missing].
+    /// Configuration file [default: /etc/evenkeel/agent.toml, which may be missing].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
 /// Arguments of `enroll`.
 #[derive(Debug, Args)]
-pub struct Enroll {
-    /// Where things are.
+pub struct EnrollArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// Address of the server: <https://HOST:PORT>.
+    pub paths: PathArgs,
+    /// URL of the server, such as <https://HOST:PORT>.
     #[arg(long, value_name = "URL")]
     pub server: String,
-    /// The join token. Other users of this machine can see it while the command runs: prefer `--token-file`.
+    /// Join token. Other users of this machine can see it while the command runs: prefer
+    /// `--token-file`.
     #[arg(long, value_name = "TOKEN", required_unless_present = "token_file")]
     pub token: Option<String>,
-    /// A file with the join token; `-` is standard input.
+    /// File with the join token, or `-` for standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
-    /// Certificate (PEM) of the authority that vouches for the server, in place of the one that the token names.
+    /// CA certificate (PEM) to verify the server, instead of the one named by the token.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The machine's UUID, in place of the one that it has.
+    /// UUID of the machine, instead of the detected one.
     #[arg(long, value_name = "UUID")]
     pub uuid: Option<Uuid>,
 }
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
-pub struct Run {
-    /// Where things are.
+pub struct RunArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// Do everything that can be done now, then end: with 0, or with 1 if an update failed or the server was not reached.
+    pub paths: PathArgs,
+    /// Do everything that can be done now, then exit; the status is 1 if an update failed or the
+    /// server cannot be reached.
     #[arg(long)]
     pub once: bool,
-    /// Stop for ever after the journal was written at this point, and say so on standard output.
+    /// Stop for ever after the journal was written at this point, and print it on standard output.
     #[cfg(feature = "halt-points")]
     #[arg(long, value_name = "POINT", hide = true)]
     pub halt_after: Option<String>,
-    /// Arm a slot before its kernel is there: a wrong order of writes, which replays of power cuts must find.
+    /// Arm a slot before its kernel is written: a wrong order of writes that replays of power cuts
+    /// must find.
     #[cfg(feature = "halt-points")]
     #[arg(long, hide = true)]
     pub early_entry: bool,
@@ -103,125 +106,126 @@ pub struct Run {
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
-pub struct Status {
-    /// Where things are.
+pub struct StatusArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// The form of the answer.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
+    pub paths: PathArgs,
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 }
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
-pub struct Plan {
-    /// Where things are.
+pub struct PlanArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// A package to install or update, to this version or to the newest; may be repeated. Without any, everything that is
-    /// installed, to the newest.
+    pub paths: PathArgs,
+    /// Package to install or update, optionally with its version; can be repeated [default: update
+    /// all installed packages].
     #[arg(long = "package", value_name = "NAME[=VERSION]")]
     pub packages: Vec<String>,
-    /// The form of the answer.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 }
 
 /// Arguments of `history`.
 #[derive(Debug, Args)]
-pub struct History {
-    /// Where things are.
+pub struct HistoryArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// The form of the answer.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
+    pub paths: PathArgs,
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 }
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
-pub struct Doctor {
-    /// Where things are.
+pub struct DoctorArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// The form of the answer.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
+    pub paths: PathArgs,
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 }
 
 /// Arguments of `image`.
 #[derive(Debug, Args)]
-pub struct Image {
-    /// What to do.
+pub struct ImageArgs {
+    /// Command to run.
     #[command(subcommand)]
     pub command: ImageCommand,
 }
 
-/// What to do with images.
+/// Commands of `evenkeel-agent image`.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Show what is in the slots, which one runs, and which images failed here.
-    Show(ImageShow),
-    /// Forget that an image failed here, so that it may be tried again. The agent must not be running.
-    Forget(ImageForget),
+    /// Show the slots, the booted image and the failed images.
+    Show(ImageShowArgs),
+    /// Forget that an image failed, so that it can be tried again. The agent must be stopped.
+    Forget(ImageForgetArgs),
 }
 
 /// Arguments of `image show`.
 #[derive(Debug, Args)]
-pub struct ImageShow {
-    /// Where things are.
+pub struct ImageShowArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// The form of the answer.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
+    pub paths: PathArgs,
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 }
 
 /// Arguments of `image forget`.
 #[derive(Debug, Args)]
-pub struct ImageForget {
-    /// Where things are.
+pub struct ImageForgetArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
-    /// SHA-256 of the image's file, as `image show` shows it.
+    pub paths: PathArgs,
+    /// SHA-256 of the image file, as shown by `image show`.
     pub digest: Sha256,
 }
 
 /// Arguments of `trial`.
 #[derive(Debug, Args)]
-pub struct Trial {
-    /// What to do.
+pub struct TrialArgs {
+    /// Command to run.
     #[command(subcommand)]
     pub command: TrialCommand,
 }
 
-/// What to do with a trial.
+/// Commands of `evenkeel-agent trial`.
 #[derive(Debug, Subcommand)]
 pub enum TrialCommand {
-    /// Reset the machine if it is on trial and that has not ended at its deadline. A service of its own runs this.
-    Guard(TrialGuard),
+    /// Reset the machine if its trial has not ended by the deadline. A separate service runs this
+    /// command.
+    Guard(TrialGuardArgs),
 }
 
 /// Arguments of `trial guard`.
 #[derive(Debug, Args)]
-pub struct TrialGuard {
-    /// Where things are.
+pub struct TrialGuardArgs {
+    /// Paths of the agent.
     #[command(flatten)]
-    pub place: Where,
+    pub paths: PathArgs,
 }
 
 /// Arguments of `completion`.
 #[derive(Debug, Args)]
-pub struct Completion {
-    /// The shell.
+pub struct CompletionArgs {
+    /// Shell to print the script for.
     pub shell: Shell,
 }
 
-/// The form of an answer.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
+pub enum OutputFormat {
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }

@@ -1,4 +1,4 @@
-//! What the agent can be told by its configuration file and by `EVENKEEL_AGENT_…`.
+//! Configuration of the agent: the file and the variables `EVENKEEL_AGENT_…`.
 
 mod image;
 
@@ -11,102 +11,104 @@ use figment::Figment;
 use figment::providers::{Env, Format, Toml};
 use serde::{Deserialize, Deserializer};
 
-use crate::agent::Pace;
-use crate::boot;
+use crate::agent::Intervals;
 use crate::gate::GateSettings;
 use crate::link::{BadProxy, Proxy};
-use crate::modules::packages::Limits;
+use crate::modules::packages::PackageToolTimeouts;
+use crate::reboot;
 
-pub use self::image::{HealthConfig, ImageConfig, Watchdog};
+pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
 
-/// Where the configuration file is unless the command line says otherwise. It may be missing.
-pub const FILE: &str = "/etc/evenkeel/agent.toml";
+/// Default path of the configuration file. It may be missing.
+pub const CONFIG_FILE: &str = "/etc/evenkeel/agent.toml";
 
-/// Everything the agent can be told.
+/// Settings of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The root to manage.
+    /// Root directory to manage.
     pub root: PathBuf,
-    /// Where the agent keeps its state; in the managed root unless told otherwise.
+    /// State directory of the agent; by default in the managed root.
     pub state_dir: Option<PathBuf>,
-    /// How long the server may take for an answer, beside the time for which it may keep a poll open.
+    /// Time limit for an answer of the server, in addition to the duration of a long poll.
     #[serde(with = "humantime_serde")]
     pub call_timeout: Duration,
-    /// Lists of packages are made current at least this often.
+    /// Maximum age of the package lists.
     #[serde(with = "humantime_serde")]
-    pub refresh_every: Duration,
-    /// The same wish is not prepared again ahead of its window before this time, if there was nothing to fetch.
+    pub refresh_interval: Duration,
+    /// Minimum time between two preparations of the same update ahead of its window if there was
+    /// nothing to download.
     #[serde(with = "humantime_serde")]
-    pub fetch_again_after: Duration,
-    /// The same wish is not seen through again before this time, however it ended.
+    pub fetch_retry_interval: Duration,
+    /// Minimum time between two attempts for the same update.
     #[serde(with = "humantime_serde")]
-    pub retry_after: Duration,
-    /// The server is asked at least this often, even if it named a later time.
+    pub retry_interval: Duration,
+    /// Maximum time between two polls, even if the server requests more.
     #[serde(with = "humantime_serde")]
-    pub poll_at_least_every: Duration,
-    /// How long a stop waits for a step that is being taken.
+    pub max_poll_interval: Duration,
+    /// How long a stop waits for the current step.
     #[serde(with = "humantime_serde")]
-    pub stop_grace: Duration,
-    /// The proxy on the way to the server, `http://[USER:PASSWORD@]HOST:PORT`; empty for none. apt has its own.
+    pub stop_grace_period: Duration,
+    /// Proxy to reach the server, `http://[USER:PASSWORD@]HOST:PORT`; empty for none. apt has its
+    /// own setting.
     pub proxy: String,
-    /// Hosts that are reached without it: names, addresses, `.domains`, or `*` for all.
+    /// Hosts that are reached without the proxy: names, addresses, `.domains`, or `*` for all.
     pub no_proxy: Vec<String>,
-    /// What is enough for a change to begin.
+    /// Conditions of the machine for the start of a change.
     pub gate: GateConfig,
-    /// How the node reboots after a change that asks for it.
+    /// How the node reboots after a change that needs it.
     pub reboot: RebootConfig,
-    /// How long apt and dpkg may take.
+    /// Time limits of apt and dpkg.
     pub packages: PackagesConfig,
-    /// How images are fetched, armed and tried.
+    /// How images are downloaded, armed and tried.
     pub image: ImageConfig,
-    /// What is logged.
+    /// Logging.
     pub log: LogConfig,
 }
 
-/// What is enough for a change to begin.
+/// Conditions of the machine for the start of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GateConfig {
-    /// Without power from outside a change begins only with at least this much left, in percent.
+    /// Minimum battery charge without external power, in percent.
     pub min_battery_percent: u8,
-    /// This must be free on each file system that a change writes to, beside what the change needs: bytes, or a number
-    /// with `KiB`, `MiB` or `GiB`.
-    #[serde(deserialize_with = "bytes")]
+    /// Space that must be free on each file system that a change writes to, in addition to what the
+    /// change needs: bytes, or a number with `KiB`, `MiB` or `GiB`.
+    #[serde(deserialize_with = "deserialize_bytes")]
     pub min_free: u64,
-    /// How long each hook may take.
+    /// Time limit of each hook.
     #[serde(with = "humantime_serde")]
-    pub hook_deadline: Duration,
+    pub hook_timeout: Duration,
 }
 
-/// How the node reboots after a change that asks for it.
+/// How the node reboots after a change that needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RebootConfig {
-    /// The program and its arguments; empty if the agent cannot reboot the node. No shell reads it.
+    /// Program and arguments, run without a shell; empty if the agent cannot reboot the node.
     pub command: Vec<String>,
-    /// How long services may take to come up after it before their absence counts.
+    /// How long services may take to start after a reboot before they are reported as missing.
     #[serde(with = "humantime_serde")]
-    pub services_deadline: Duration,
+    pub services_timeout: Duration,
 }
 
-/// How long apt and dpkg may take.
+/// Time limits of apt and dpkg.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PackagesConfig {
-    /// To look and to think.
+    /// Time limit for queries and simulations.
     #[serde(with = "humantime_serde")]
-    pub look_deadline: Duration,
-    /// To fetch lists of packages.
+    pub query_timeout: Duration,
+    /// Time limit for the refresh of the package lists.
     #[serde(with = "humantime_serde")]
-    pub refresh_deadline: Duration,
-    /// To fetch packages.
+    pub refresh_timeout: Duration,
+    /// Time limit for the download of packages.
     #[serde(with = "humantime_serde")]
-    pub download_deadline: Duration,
-    /// To change packages. What is not done by then is left alone and reported.
+    pub download_timeout: Duration,
+    /// Time limit for changes of packages. An unfinished change is not killed but reported.
     #[serde(with = "humantime_serde")]
-    pub apply_deadline: Duration,
-    /// To wait for dpkg's lock.
+    pub apply_timeout: Duration,
+    /// Time limit for dpkg's lock.
     #[serde(with = "humantime_serde")]
     pub lock_timeout: Duration,
 }
@@ -117,11 +119,11 @@ impl Default for Config {
             root: PathBuf::from("/"),
             state_dir: None,
             call_timeout: Duration::from_secs(30),
-            refresh_every: Duration::from_hours(4),
-            fetch_again_after: Duration::from_hours(1),
-            retry_after: Duration::from_mins(1),
-            poll_at_least_every: Duration::from_hours(1),
-            stop_grace: Duration::from_hours(1),
+            refresh_interval: Duration::from_hours(4),
+            fetch_retry_interval: Duration::from_hours(1),
+            retry_interval: Duration::from_mins(1),
+            max_poll_interval: Duration::from_hours(1),
+            stop_grace_period: Duration::from_hours(1),
             proxy: String::new(),
             no_proxy: Vec::new(),
             gate: GateConfig::default(),
@@ -138,12 +140,12 @@ impl Default for GateConfig {
         let GateSettings {
             min_battery_percent,
             min_free,
-            hook_deadline,
+            hook_timeout,
         } = GateSettings::default();
         Self {
             min_battery_percent,
             min_free,
-            hook_deadline,
+            hook_timeout,
         }
     }
 }
@@ -151,8 +153,8 @@ impl Default for GateConfig {
 impl Default for RebootConfig {
     fn default() -> Self {
         Self {
-            command: Vec::from(boot::COMMAND.map(str::to_owned)),
-            services_deadline: Duration::from_mins(2),
+            command: Vec::from(reboot::DEFAULT_REBOOT_COMMAND.map(str::to_owned)),
+            services_timeout: Duration::from_mins(2),
         }
     }
 }
@@ -160,21 +162,21 @@ impl Default for RebootConfig {
 impl Default for PackagesConfig {
     fn default() -> Self {
         Self {
-            look_deadline: Duration::from_mins(5),
-            refresh_deadline: Duration::from_mins(10),
-            download_deadline: Duration::from_hours(6),
-            apply_deadline: Duration::from_hours(1),
+            query_timeout: Duration::from_mins(5),
+            refresh_timeout: Duration::from_mins(10),
+            download_timeout: Duration::from_hours(6),
+            apply_timeout: Duration::from_hours(1),
             lock_timeout: Duration::from_mins(5),
         }
     }
 }
 
 impl Config {
-    /// Reads the file and the variables. A file that was named must be there. Fails on the first unknown key.
+    /// Reads the file and the variables. A named file must exist. Fails at the first unknown key.
     pub fn load(file: Option<&Path>) -> Result<Self, Box<figment::Error>> {
         let toml = match file {
             Some(file) => Toml::file_exact(file),
-            None => Toml::file(FILE),
+            None => Toml::file(CONFIG_FILE),
         };
         Figment::new()
             .merge(toml)
@@ -183,17 +185,17 @@ impl Config {
             .map_err(Box::new)
     }
 
-    /// How often things are done that nobody asked for.
-    pub fn pace(&self) -> Pace {
-        Pace {
-            refresh_every: delta(self.refresh_every),
-            fetch_again_after: delta(self.fetch_again_after),
-            retry_after: delta(self.retry_after),
-            poll_at_least_every: self.poll_at_least_every,
+    /// Intervals of the agent's own work.
+    pub fn intervals(&self) -> Intervals {
+        Intervals {
+            refresh_interval: to_time_delta(self.refresh_interval),
+            fetch_retry_interval: to_time_delta(self.fetch_retry_interval),
+            retry_interval: to_time_delta(self.retry_interval),
+            max_poll_interval: self.max_poll_interval,
         }
     }
 
-    /// The proxy on the way to the server, if there is one.
+    /// The proxy to reach the server, if there is one.
     pub fn proxy(&self) -> Result<Option<Proxy>, BadProxy> {
         if self.proxy.is_empty() {
             return Ok(None);
@@ -201,29 +203,29 @@ impl Config {
         Proxy::parse(&self.proxy, &self.no_proxy).map(Some)
     }
 
-    /// What is enough for a change to begin.
-    pub fn gate(&self) -> GateSettings {
+    /// Conditions of the machine for the start of a change.
+    pub fn gate_settings(&self) -> GateSettings {
         GateSettings {
             min_battery_percent: self.gate.min_battery_percent,
             min_free: self.gate.min_free,
-            hook_deadline: self.gate.hook_deadline,
+            hook_timeout: self.gate.hook_timeout,
         }
     }
 
-    /// How long apt and dpkg may take.
-    pub fn limits(&self) -> Limits {
-        Limits {
-            look: self.packages.look_deadline,
-            refresh: self.packages.refresh_deadline,
-            download: self.packages.download_deadline,
-            apply: self.packages.apply_deadline,
+    /// Time limits of apt and dpkg.
+    pub fn package_tool_timeouts(&self) -> PackageToolTimeouts {
+        PackageToolTimeouts {
+            query: self.packages.query_timeout,
+            refresh: self.packages.refresh_timeout,
+            download: self.packages.download_timeout,
+            apply: self.packages.apply_timeout,
             lock: self.packages.lock_timeout,
         }
     }
 }
 
 /// Reads a size: a number of bytes, or text with a unit.
-fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+fn deserialize_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Size {
@@ -232,13 +234,13 @@ fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     }
     match Size::deserialize(deserializer)? {
         Size::Bytes(bytes) => Ok(bytes),
-        Size::Text(text) => size(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!("{text:?} is no size, such as \"200MiB\""))
+        Size::Text(text) => parse_size(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!("{text:?} is not a size, such as \"200MiB\""))
         }),
     }
 }
 
-fn size(text: &str) -> Option<u64> {
+fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit());
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
     let shift = match unit.trim() {
@@ -251,7 +253,7 @@ fn size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-fn delta(duration: Duration) -> TimeDelta {
+fn to_time_delta(duration: Duration) -> TimeDelta {
     TimeDelta::from_std(duration).unwrap_or(TimeDelta::MAX)
 }
 
@@ -273,16 +275,17 @@ mod tests {
 
     #[test]
     fn durations_are_written_with_their_unit() {
-        let config = load("refresh_every = \"30s\"\n[packages]\nlock_timeout = \"2m\"\n").unwrap();
-        assert_eq!(config.refresh_every, Duration::from_secs(30));
-        assert_eq!(config.limits().lock, Duration::from_mins(2));
-        assert_eq!(config.pace().refresh_every, TimeDelta::seconds(30));
+        let config =
+            load("refresh_interval = \"30s\"\n[packages]\nlock_timeout = \"2m\"\n").unwrap();
+        assert_eq!(config.refresh_interval, Duration::from_secs(30));
+        assert_eq!(config.package_tool_timeouts().lock, Duration::from_mins(2));
+        assert_eq!(config.intervals().refresh_interval, TimeDelta::seconds(30));
     }
 
     #[test]
     fn sizes_are_written_with_their_unit_or_in_bytes() {
         let free = |text: &str| load(&format!("[gate]\nmin_free = {text}\n"));
-        assert_eq!(free("\"2GiB\"").unwrap().gate().min_free, 2 << 30);
+        assert_eq!(free("\"2GiB\"").unwrap().gate_settings().min_free, 2 << 30);
         assert_eq!(free("\"5 KiB\"").unwrap().gate.min_free, 5 << 10);
         assert_eq!(free("7").unwrap().gate.min_free, 7);
         for bad in ["\"MiB\"", "\"2 GB\"", "\"99999999999GiB\"", "-1", "true"] {
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn images_have_a_section_with_two_of_its_own() {
+    fn images_have_a_section_with_two_subsections() {
         let config = load(
             "[image]\ntries = 2\nwatchdog = \"require\"\nesp = \"/efi\"\n\
              [image.web]\nplain_http = true\nhosts = [\"cdn.example\"]\n\
@@ -299,12 +302,12 @@ mod tests {
         );
         let image = config.unwrap().image;
         assert_eq!(image.tries, 2);
-        assert_eq!(image.watchdog, Watchdog::Require);
+        assert_eq!(image.watchdog, WatchdogPolicy::Require);
         assert_eq!(image.esp.as_deref(), Some(Path::new("/efi")));
         assert!(image.web.plain_http);
         assert_eq!(image.health.units, ["app.service"]);
         assert_eq!(image.health.stable, Duration::from_secs(2));
-        assert!(image.health.server, "a default beside what is set");
+        assert!(image.health.server, "the default next to explicit settings");
         image.check().unwrap();
         let none = load("[image]\ntries = 0").unwrap().image;
         assert!(none.check().unwrap_err().contains("image.tries"));
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_used_if_it_is_named_and_must_then_be_one() {
+    fn a_configured_proxy_must_be_valid() {
         assert!(Config::default().proxy().unwrap().is_none());
         let config =
             load("proxy = \"http://keel:secret@proxy:3128\"\nno_proxy = [\".local\"]").unwrap();
@@ -323,9 +326,9 @@ mod tests {
         load("proxy = \"proxy:3128\"").unwrap().proxy().unwrap_err();
     }
 
-    /// The example that is shipped says of itself that it shows the defaults.
+    /// The shipped example claims to show the defaults.
     #[test]
-    fn the_commented_example_is_understood_line_by_line_and_shows_the_defaults() {
+    fn the_shipped_example_shows_the_defaults() {
         let example = include_str!("../../deploy/agent/agent.toml");
         assert_eq!(load(example).unwrap(), Config::default());
         let uncommented: Vec<_> = example.lines().map(uncomment).collect();
@@ -336,21 +339,21 @@ mod tests {
             "min_free",
             "command",
         ] {
-            let named = format!("{key} =");
-            let is_named = uncommented.iter().any(|line| line.starts_with(&named));
+            let prefix = format!("{key} =");
+            let is_named = uncommented.iter().any(|line| line.starts_with(&prefix));
             assert!(is_named, "{key}");
         }
-        let shown = load(&uncommented.join("\n")).unwrap();
+        let parsed = load(&uncommented.join("\n")).unwrap();
         let usual = Config {
             state_dir: None,
             proxy: String::new(),
             no_proxy: Vec::new(),
-            ..shown
+            ..parsed
         };
         assert_eq!(usual, Config::default());
     }
 
-    /// A line of the example as it is used. What is behind a `#` is a setting or a section, or words about them.
+    /// A line of the example with its setting or section enabled. Other comments are unchanged.
     fn uncomment(line: &str) -> &str {
         let rest = line.trim_start_matches('#').trim();
         let is_name = |text: &str| {
@@ -382,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_named_must_be_there() {
+    fn a_named_file_must_exist() {
         assert!(Config::load(Some(Path::new("/no/such/file.toml"))).is_err());
     }
 }

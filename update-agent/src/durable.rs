@@ -1,4 +1,5 @@
-//! Writing files so that they survive a power cut: either the old content is there or the new one.
+//! Writes files so that they survive a power cut: afterwards a file has either its old or its new
+//! content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,42 +8,43 @@ use std::path::{Path, PathBuf};
 
 /// A file could not be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {doing} {}", path.display())]
+#[error("cannot {action} {}", path.display())]
 pub struct FileError {
-    /// What was tried, as a verb: "read", "write".
-    pub doing: &'static str,
-    /// With which file or folder.
+    /// The failed action as a verb: "read", "write".
+    pub action: &'static str,
+    /// The file or folder.
     pub path: PathBuf,
-    /// What the system said.
+    /// Error of the operating system.
     #[source]
     pub source: io::Error,
 }
 
 impl FileError {
-    /// Says what was being done to which file when the system refused.
+    /// Creates the error for a failed action on a path.
     pub fn while_doing(
-        doing: &'static str,
+        action: &'static str,
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self {
-            doing,
+            action,
             path,
             source,
         }
     }
 }
 
-/// Replaces a file as a whole: writes beside it, flushes, renames, flushes the folder.
-pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
-    let beside = beside(path);
-    write_and_flush(&beside, content, mode).map_err(FileError::while_doing("write", &beside))?;
-    fs::rename(&beside, path).map_err(FileError::while_doing("replace", path))?;
+/// Replaces a file atomically: writes a temporary file, flushes, renames, flushes the folder.
+pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
+    let temporary = temporary_path(path);
+    write_and_flush(&temporary, content, mode)
+        .map_err(FileError::while_doing("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(FileError::while_doing("replace", path))?;
     flush_folder(path)
 }
 
-/// Removes a file, if it is there, and flushes the folder.
-pub fn remove(path: &Path) -> Result<(), FileError> {
+/// Removes a file, if it exists, and flushes the folder.
+pub fn remove_file(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
         Ok(()) => flush_folder(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -50,8 +52,8 @@ pub fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// The content of a file; `None` if there is no such file.
-pub fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+/// Reads a file; `None` if it does not exist.
+pub fn read_file(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     match fs::read(path) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -59,17 +61,17 @@ pub fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     }
 }
 
-/// Makes a folder and what is missing above it. The folder itself gets `mode` also if it was there.
-pub fn make_folder(path: &Path, mode: u32) -> Result<(), FileError> {
+/// Creates a folder and its missing parents. The folder gets `mode` even if it existed before.
+pub fn create_folder(path: &Path, mode: u32) -> Result<(), FileError> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(path)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
-        .map_err(FileError::while_doing("make the folder", path))
+        .map_err(FileError::while_doing("create the folder", path))
 }
 
-/// Flushes the folder that `path` lies in, so that its new name is on the disk.
+/// Flushes the folder of `path`, so that its new name is on the disk.
 pub fn flush_folder(path: &Path) -> Result<(), FileError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     File::open(folder)
@@ -78,7 +80,7 @@ pub fn flush_folder(path: &Path) -> Result<(), FileError> {
 }
 
 fn write_and_flush(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    // A file of an earlier, interrupted write may have another mode: it must not be taken over.
+    // A file of an interrupted write may have another mode, so it must not be reused.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -92,7 +94,7 @@ fn write_and_flush(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     path.with_file_name(name)
@@ -103,35 +105,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_and_keeps_its_mode() {
+    fn a_file_is_replaced_atomically_and_has_its_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
-        replace(&path, b"old", 0o600).unwrap();
-        fs::write(beside(&path), b"left by an interrupted write").unwrap();
+        replace_file(&path, b"old", 0o600).unwrap();
+        fs::write(temporary_path(&path), b"left by an interrupted write").unwrap();
 
-        replace(&path, b"new", 0o600).unwrap();
+        replace_file(&path, b"new", 0o600).unwrap();
 
-        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(read_file(&path).unwrap().as_deref(), Some(&b"new"[..]));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             1,
-            "nothing is left beside it"
+            "no temporary file is left"
         );
     }
 
     #[test]
-    fn what_is_not_there_reads_as_nothing_and_may_be_removed() {
+    fn a_missing_file_reads_as_none_and_may_be_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nothing");
-        assert_eq!(read(&path).unwrap(), None);
-        remove(&path).unwrap();
+        assert_eq!(read_file(&path).unwrap(), None);
+        remove_file(&path).unwrap();
     }
 
     #[test]
     fn an_error_names_the_file() {
-        let error = replace(Path::new("/proc/nowhere/file"), b"", 0o600).unwrap_err();
+        let error = replace_file(Path::new("/proc/nowhere/file"), b"", 0o600).unwrap_err();
         assert_eq!(error.to_string(), "cannot write /proc/nowhere/file.new");
     }
 }

@@ -1,7 +1,8 @@
-//! Leave that the server gave ahead, for the time when it cannot be reached.
+//! Offline grants, which the server gives ahead for the time when it cannot be reached.
 //!
-//! Kept on disk, because a node may be started again far from its server. A grant that cannot be read is no grant, and
-//! so is one that seems to have been given in the future: then this machine's clock cannot tell when a window is open.
+//! A grant is stored on disk, because a node may restart while it is offline. An unreadable grant
+//! is not valid, and neither is one that was issued in the future: in that case the clock of the
+//! machine cannot tell when a window is open.
 
 use std::path::{Path, PathBuf};
 
@@ -11,160 +12,161 @@ use serde::{Deserialize, Serialize};
 
 use crate::durable::{self, FileError};
 
-/// The form of the file. A file of another form is no grant.
-const FORMAT: u32 = 1;
+/// Version of the file format. A file of another version contains no valid grant.
+const FORMAT_VERSION: u32 = 1;
 
-/// A grant that only lives longer than the one that is kept is written so often and not with every answer.
-const RENEWAL: TimeDelta = TimeDelta::hours(1);
+/// A grant that differs from the stored one only by a later expiry is written at most this often.
+const MIN_REWRITE_INTERVAL: TimeDelta = TimeDelta::hours(1);
 
-/// Leave to change the node without asking, once.
+/// Permission to change the node once without contacting the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Grant {
-    /// Digest of the one target that it is for.
+pub struct OfflineGrant {
+    /// Digest of the only target that the grant is valid for.
     pub target_digest: String,
-    /// The change begins inside one of these.
-    pub windows: Vec<Window>,
-    /// What has not begun by then must not begin.
+    /// The change must begin in one of these windows.
+    pub windows: Vec<GrantWindow>,
+    /// The change must begin before this instant.
     pub expires: DateTime<Utc>,
 }
 
-/// A stretch of time.
+/// A window of a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Window {
-    /// The first instant in it.
+pub struct GrantWindow {
+    /// First instant in the window.
     pub start: DateTime<Utc>,
-    /// The first instant after it.
+    /// First instant after the window.
     pub end: DateTime<Utc>,
 }
 
-/// What is in the file.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Page {
+struct GrantDocument {
     format: u32,
-    /// When the server gave it, by the server's clock.
+    /// When the server issued the grant, by the server's clock.
     issued: DateTime<Utc>,
-    grant: Grant,
+    grant: OfflineGrant,
 }
 
-/// Keeps the last grant.
+/// Stores the last grant.
 #[derive(Debug)]
 pub struct GrantFile {
     path: PathBuf,
-    kept: Option<Page>,
-    /// Whether there may be a file.
-    there: bool,
+    stored: Option<GrantDocument>,
+    /// Whether the file may exist.
+    may_exist: bool,
 }
 
 impl GrantFile {
-    /// Goes on with the grant that is there.
-    pub fn open(path: &Path) -> Self {
+    /// Loads the stored grant.
+    pub fn load(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
-            kept: read(path),
-            there: !matches!(path.try_exists(), Ok(false)),
+            stored: read_grant(path),
+            may_exist: !matches!(path.try_exists(), Ok(false)),
         }
     }
 
-    /// The grant that is kept.
-    pub fn get(&self) -> Option<&Grant> {
-        self.kept.as_ref().map(|page| &page.grant)
+    /// The stored grant.
+    pub fn get(&self) -> Option<&OfflineGrant> {
+        self.stored.as_ref().map(|document| &document.grant)
     }
 
-    /// What the server said last replaces what it said before; without a grant there is none any more. It fails only if
-    /// an earlier grant cannot be taken away.
-    pub fn hear(
+    /// Replaces the stored grant by the server's latest one, or removes it if there is none. Fails
+    /// only if the old grant cannot be removed.
+    pub fn store(
         &mut self,
-        grant: Option<&Grant>,
+        grant: Option<&OfflineGrant>,
         issued: Option<DateTime<Utc>>,
     ) -> Result<(), FileError> {
-        // Without the time of its issue nobody can tell later whether the clock was turned back.
+        // Without the issue time, a clock that was turned back could not be detected later.
         let (Some(grant), Some(issued)) = (grant, issued) else {
-            return self.forget();
+            return self.remove();
         };
-        let page = Page {
-            format: FORMAT,
+        let document = GrantDocument {
+            format: FORMAT_VERSION,
             issued,
             grant: grant.clone(),
         };
         if self
-            .kept
+            .stored
             .as_ref()
-            .is_some_and(|kept| kept.stands_for(&page))
+            .is_some_and(|stored| stored.covers(&document))
         {
             return Ok(());
         }
-        let content = serde_json::to_vec(&page).unwrap_or_default();
-        self.there = true;
-        match durable::replace(&self.path, &content, 0o600) {
+        let content = serde_json::to_vec(&document).unwrap_or_default();
+        self.may_exist = true;
+        match durable::replace_file(&self.path, &content, 0o600) {
             Ok(()) => {
-                self.kept = Some(page);
+                self.stored = Some(document);
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "the grant cannot be kept, so there is none");
-                // The earlier one is not to come back after a restart.
-                self.forget()
+                tracing::warn!(error = %chain(&error), "cannot store the offline grant, dropping it");
+                // The old grant must not be valid again after a restart.
+                self.remove()
             }
         }
     }
 
-    /// Takes the leave away, for good: it was used or withdrawn.
-    pub fn forget(&mut self) -> Result<(), FileError> {
-        self.kept = None;
-        if self.there {
-            durable::remove(&self.path)?;
+    /// Removes the grant for good: it was used or withdrawn.
+    pub fn remove(&mut self) -> Result<(), FileError> {
+        self.stored = None;
+        if self.may_exist {
+            durable::remove_file(&self.path)?;
         }
-        self.there = false;
+        self.may_exist = false;
         Ok(())
     }
 
-    /// Until when the change to a target may begin without asking; `None` if it may not begin now.
-    pub fn before(&self, target_digest: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let Page { issued, grant, .. } = self.kept.as_ref()?;
+    /// Deadline for starting the change to a target without the server; `None` if it must not start
+    /// now.
+    pub fn start_deadline(&self, target_digest: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let GrantDocument { issued, grant, .. } = self.stored.as_ref()?;
         if grant.target_digest != target_digest || now < *issued || now >= grant.expires {
             return None;
         }
-        let open = |window: &&Window| window.start <= now && now < window.end;
+        let open = |window: &&GrantWindow| window.start <= now && now < window.end;
         let window = grant.windows.iter().find(open)?;
         Some(window.end.min(grant.expires))
     }
 
-    /// When the next window opens in which a change may begin without asking.
-    pub fn next_window(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    /// When the next window opens in which a change may start without the server.
+    pub fn next_window_start(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let starts = self.get()?.windows.iter().map(|window| window.start);
         starts.filter(|start| *start > now).min()
     }
 }
 
-impl Page {
-    /// Whether this may stay in the place of a newer one: it allows nothing that the newer one does not, and it ends so
-    /// little sooner that a write to the disk is not worth it.
-    fn stands_for(&self, newer: &Self) -> bool {
+impl GrantDocument {
+    /// Whether this grant can be kept instead of a newer one: it allows nothing more, and its
+    /// expiry is so little earlier that a write to the disk is not worth it.
+    fn covers(&self, newer: &Self) -> bool {
         let longer = newer.grant.expires - self.grant.expires;
         self.grant.target_digest == newer.grant.target_digest
             && self.grant.windows == newer.grant.windows
-            && (TimeDelta::zero()..RENEWAL).contains(&longer)
+            && (TimeDelta::zero()..MIN_REWRITE_INTERVAL).contains(&longer)
             && self.issued <= newer.issued
     }
 }
 
-fn read(path: &Path) -> Option<Page> {
-    let content = match durable::read(path) {
+fn read_grant(path: &Path) -> Option<GrantDocument> {
+    let content = match durable::read_file(path) {
         Ok(content) => content?,
         Err(error) => {
-            tracing::warn!(error = %chain(&error), "the grant cannot be read, so there is none");
+            tracing::warn!(error = %chain(&error), "cannot read the offline grant, ignoring it");
             return None;
         }
     };
-    let page: Option<Page> = serde_json::from_slice(&content).ok();
-    let page = page.filter(|page| page.format == FORMAT);
-    if page.is_none() {
-        tracing::warn!(file = %path.display(), "the grant makes no sense, so there is none");
+    let document: Option<GrantDocument> = serde_json::from_slice(&content).ok();
+    let document = document.filter(|document| document.format == FORMAT_VERSION);
+    if document.is_none() {
+        tracing::warn!(file = %path.display(), "the offline grant is invalid, ignoring it");
     }
-    page
+    document
 }
 
 #[cfg(test)]
@@ -173,34 +175,34 @@ mod tests {
 
     use super::*;
 
-    fn at(seconds: i64) -> DateTime<Utc> {
+    fn test_time(seconds: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
     }
 
-    fn grant(windows: &[(i64, i64)], expires: i64) -> Grant {
-        let window = |&(start, end): &(i64, i64)| Window {
-            start: at(start),
-            end: at(end),
+    fn new_grant(windows: &[(i64, i64)], expires: i64) -> OfflineGrant {
+        let window = |&(start, end): &(i64, i64)| GrantWindow {
+            start: test_time(start),
+            end: test_time(end),
         };
-        Grant {
+        OfflineGrant {
             target_digest: "d".into(),
             windows: windows.iter().map(window).collect(),
-            expires: at(expires),
+            expires: test_time(expires),
         }
     }
 
-    fn file() -> (tempfile::TempDir, PathBuf) {
+    fn test_file() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("grant.json");
         (folder, path)
     }
 
     #[test]
-    fn leave_holds_inside_the_windows_for_its_target_until_it_ends() {
-        let (_folder, path) = file();
-        let mut grants = GrantFile::open(&path);
-        let given = grant(&[(10, 20), (30, 60)], 50);
-        grants.hear(Some(&given), Some(at(0))).unwrap();
+    fn a_grant_is_valid_for_its_target_in_its_windows_until_it_expires() {
+        let (_folder, path) = test_file();
+        let mut grants = GrantFile::load(&path);
+        let grant = new_grant(&[(10, 20), (30, 60)], 50);
+        grants.store(Some(&grant), Some(test_time(0))).unwrap();
         for (now, before) in [
             (-1, None),
             (0, None),
@@ -213,73 +215,90 @@ mod tests {
             (50, None),
             (59, None),
         ] {
-            assert_eq!(grants.before("d", at(now)), before.map(at), "at {now}");
-            assert_eq!(grants.before("e", at(now)), None, "for another, at {now}");
+            assert_eq!(
+                grants.start_deadline("d", test_time(now)),
+                before.map(test_time),
+                "at {now}"
+            );
+            assert_eq!(
+                grants.start_deadline("e", test_time(now)),
+                None,
+                "another target, at {now}"
+            );
         }
-        assert_eq!(grants.next_window(at(10)), Some(at(30)));
-        assert_eq!(grants.next_window(at(30)), None);
+        assert_eq!(grants.next_window_start(test_time(10)), Some(test_time(30)));
+        assert_eq!(grants.next_window_start(test_time(30)), None);
     }
 
     #[test]
-    fn a_clock_that_stands_before_the_issue_opens_no_window() {
-        let (_folder, path) = file();
-        let mut grants = GrantFile::open(&path);
-        let given = grant(&[(-100, 100)], 100);
-        grants.hear(Some(&given), Some(at(0))).unwrap();
-        assert_eq!(grants.before("d", at(-1)), None);
-        assert_eq!(grants.before("d", at(0)), Some(at(100)));
-        grants.hear(Some(&given), None).unwrap();
-        assert_eq!(grants.before("d", at(0)), None, "nobody knows its issue");
+    fn a_clock_before_the_issue_time_opens_no_window() {
+        let (_folder, path) = test_file();
+        let mut grants = GrantFile::load(&path);
+        let grant = new_grant(&[(-100, 100)], 100);
+        grants.store(Some(&grant), Some(test_time(0))).unwrap();
+        assert_eq!(grants.start_deadline("d", test_time(-1)), None);
+        assert_eq!(
+            grants.start_deadline("d", test_time(0)),
+            Some(test_time(100))
+        );
+        grants.store(Some(&grant), None).unwrap();
+        assert_eq!(
+            grants.start_deadline("d", test_time(0)),
+            None,
+            "the issue time is unknown"
+        );
     }
 
     #[test]
-    fn the_last_word_of_the_server_outlives_the_agent() {
-        let (_folder, path) = file();
-        let mut grants = GrantFile::open(&path);
+    fn the_servers_last_grant_survives_a_restart() {
+        let (_folder, path) = test_file();
+        let mut grants = GrantFile::load(&path);
         grants
-            .hear(Some(&grant(&[(0, 10)], 10)), Some(at(0)))
+            .store(Some(&new_grant(&[(0, 10)], 10)), Some(test_time(0)))
             .unwrap();
-        let narrower = grant(&[(0, 5)], 10);
-        grants.hear(Some(&narrower), Some(at(1))).unwrap();
-        assert_eq!(GrantFile::open(&path).get(), Some(&narrower));
-        let shorter = grant(&[(0, 5)], 9);
-        grants.hear(Some(&shorter), Some(at(2))).unwrap();
-        assert_eq!(GrantFile::open(&path).get(), Some(&shorter));
-        grants.hear(None, Some(at(3))).unwrap();
-        assert_eq!(GrantFile::open(&path).get(), None);
+        let narrower = new_grant(&[(0, 5)], 10);
+        grants.store(Some(&narrower), Some(test_time(1))).unwrap();
+        assert_eq!(GrantFile::load(&path).get(), Some(&narrower));
+        let shorter = new_grant(&[(0, 5)], 9);
+        grants.store(Some(&shorter), Some(test_time(2))).unwrap();
+        assert_eq!(GrantFile::load(&path).get(), Some(&shorter));
+        grants.store(None, Some(test_time(3))).unwrap();
+        assert_eq!(GrantFile::load(&path).get(), None);
         assert!(!path.exists());
     }
 
     #[test]
-    fn a_grant_that_only_lives_longer_is_written_now_and_then() {
-        let (_folder, path) = file();
-        let mut grants = GrantFile::open(&path);
+    fn a_grant_with_only_a_later_expiry_is_rewritten_hourly() {
+        let (_folder, path) = test_file();
+        let mut grants = GrantFile::load(&path);
         let day = 86_400;
         for minute in 0..=60 {
-            let given = grant(&[(0, 10)], day + minute * 60);
-            grants.hear(Some(&given), Some(at(minute * 60))).unwrap();
-            let kept = GrantFile::open(&path).get().unwrap().expires;
+            let grant = new_grant(&[(0, 10)], day + minute * 60);
+            grants
+                .store(Some(&grant), Some(test_time(minute * 60)))
+                .unwrap();
+            let stored = GrantFile::load(&path).get().unwrap().expires;
             let expected = if minute < 60 { 0 } else { 3_600 };
-            assert_eq!(kept, at(day + expected), "in minute {minute}");
+            assert_eq!(stored, test_time(day + expected), "in minute {minute}");
         }
     }
 
     #[test]
-    fn a_grant_that_cannot_be_kept_is_none_and_is_no_error() {
+    fn a_grant_that_cannot_be_stored_is_dropped_without_error() {
         let path = Path::new("/proc/nowhere/grant.json");
-        let mut grants = GrantFile::open(path);
-        grants.hear(None, None).unwrap();
-        let given = grant(&[(0, 10)], 10);
-        grants.hear(Some(&given), Some(at(0))).unwrap();
+        let mut grants = GrantFile::load(path);
+        grants.store(None, None).unwrap();
+        let grant = new_grant(&[(0, 10)], 10);
+        grants.store(Some(&grant), Some(test_time(0))).unwrap();
         assert_eq!(grants.get(), None);
     }
 
     #[test]
-    fn a_file_that_makes_no_sense_is_no_grant() {
-        let (_folder, path) = file();
-        let mut grants = GrantFile::open(&path);
-        let given = grant(&[(0, 10)], 10);
-        grants.hear(Some(&given), Some(at(0))).unwrap();
+    fn an_invalid_file_is_no_grant() {
+        let (_folder, path) = test_file();
+        let mut grants = GrantFile::load(&path);
+        let grant = new_grant(&[(0, 10)], 10);
+        grants.store(Some(&grant), Some(test_time(0))).unwrap();
         let sound = fs::read_to_string(&path).unwrap();
         for bad in [
             sound.replace("\"format\":1", "\"format\":2"),
@@ -289,12 +308,12 @@ mod tests {
             String::new(),
         ] {
             fs::write(&path, &bad).unwrap();
-            let mut grants = GrantFile::open(&path);
+            let mut grants = GrantFile::load(&path);
             assert_eq!(grants.get(), None, "{bad}");
-            grants.hear(None, Some(at(1))).unwrap();
+            grants.store(None, Some(test_time(1))).unwrap();
             assert!(!path.exists());
         }
         fs::create_dir(&path).unwrap();
-        assert_eq!(GrantFile::open(&path).get(), None, "it cannot be read");
+        assert_eq!(GrantFile::load(&path).get(), None, "it cannot be read");
     }
 }

@@ -1,15 +1,16 @@
-//! For tests of kills and power cuts: stops the agent for ever right after a certain write of the journal, or lets it
-//! write in a wrong order.
+//! For tests of kills and power cuts: stops the agent for ever after a given write of the journal,
+//! or makes it write in a wrong order.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::journal::{Entry, Journal, JournalError, Point};
+use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint};
 
 /// Whether slots are armed in the wrong order.
 static ARMS_EARLY: AtomicBool = AtomicBool::new(false);
 
-/// From now on a slot is armed before its kernel is there: a replay of power cuts that does not see this sees nothing.
+/// Arms slots before their kernel is written from now on. A replay of power cuts must detect this
+/// wrong order.
 pub fn arm_early() {
     ARMS_EARLY.store(true, Ordering::SeqCst);
 }
@@ -19,7 +20,7 @@ pub fn arms_early() -> bool {
     ARMS_EARLY.load(Ordering::SeqCst)
 }
 
-/// A journal that says the name of a point and stops there.
+/// A journal that prints the name of a point and stops there.
 pub struct HaltingJournal {
     inner: Box<dyn Journal>,
     after: String,
@@ -34,17 +35,17 @@ impl std::fmt::Debug for HaltingJournal {
 }
 
 impl HaltingJournal {
-    /// Stops after the point with this name.
+    /// Creates a journal that stops after the point with this name.
     pub fn new(inner: Box<dyn Journal>, after: String) -> Self {
         Self { inner, after }
     }
 
-    fn passed(&self, point: &str) {
+    fn halt_if_reached(&self, point: &str) {
         if point != self.after {
             return;
         }
         let mut out = io::stdout().lock();
-        // Whoever reads this kills the agent; if nobody does, there is nothing better to do than to stop as well.
+        // The reader of this line kills the agent. Without a reader, the agent must stop as well.
         writeln!(out, "halted after {point}")
             .and_then(|()| out.flush())
             .ok();
@@ -55,19 +56,19 @@ impl HaltingJournal {
 }
 
 impl Journal for HaltingJournal {
-    fn read(&self) -> Result<Option<Entry>, JournalError> {
+    fn read(&self) -> Result<Option<JournalEntry>, JournalError> {
         self.inner.read()
     }
 
-    fn write(&self, point: &Point, entry: &Entry) -> Result<(), JournalError> {
+    fn write(&self, point: &JournalPoint, entry: &JournalEntry) -> Result<(), JournalError> {
         self.inner.write(point, entry)?;
-        self.passed(point.name());
+        self.halt_if_reached(point.name());
         Ok(())
     }
 
     fn clear(&self) -> Result<(), JournalError> {
         self.inner.clear()?;
-        self.passed("closed");
+        self.halt_if_reached("closed");
         Ok(())
     }
 }

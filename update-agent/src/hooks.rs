@@ -1,7 +1,7 @@
-//! Programs of the machine that are asked at certain moments and may say no.
+//! Hooks: programs of the machine that run at fixed points and can object.
 //!
-//! Each moment has a folder, and each program in it is asked. Who asks says what a no means: before an update it holds
-//! the update back, after one it is a remark.
+//! Each point has a folder, whose programs are run. The caller decides what a failure means: before
+//! an update it delays the update, after an update it is a remark.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -15,34 +15,34 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::model::tail;
-use crate::owner::only_root_writes;
-use crate::place::Place;
+use crate::owner::check_only_root_writes;
+use crate::paths::AgentPaths;
 use crate::runner::{Command, RunError, Runner};
 
-/// With this status a program says "not yet" (`EX_TEMPFAIL`). Any other than 0 means the same, and that something is
-/// wrong.
-const NOT_YET: i32 = 75;
+/// Exit status that means "not yet" (`EX_TEMPFAIL`). Any other status but 0 means the same, and
+/// that the hook is broken.
+const EXIT_NOT_YET: i32 = 75;
 
-/// So much of the end of what a program says is told.
-const MOST_WORDS: usize = 300;
+/// Maximum number of bytes that are reported of the end of a program's output.
+const MAX_OUTPUT_BYTES: usize = 300;
 
-/// When hooks are asked.
+/// When hooks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum HookPoint {
     /// Before a prepared change begins.
     BeforeUpdate,
     /// Before an image is downloaded.
     BeforeDownload,
-    /// Before an image that is in its slot is made the one to boot.
+    /// Before the slot with a new image is armed.
     BeforeArming,
-    /// Before the machine is reset into an image. Nothing is armed yet.
+    /// Before the machine is reset into an image. No slot is armed yet.
     BeforeReboot,
-    /// After an image was kept. What is said then changes nothing.
+    /// After an image was committed. A failure then changes nothing.
     AfterCommit,
 }
 
-impl Moment {
-    /// The folder with its hooks, as seen from inside the managed root.
+impl HookPoint {
+    /// Folder of the hooks, as seen from inside the managed root.
     pub fn folder(self) -> &'static str {
         match self {
             Self::BeforeUpdate => "/etc/evenkeel/hooks/before-update.d",
@@ -54,84 +54,88 @@ impl Moment {
     }
 }
 
-/// Runs the hooks of a moment one after the other in the order of their names, until one does not say yes; then its
-/// words. Each may take as long as `deadline`.
-pub async fn ask(
-    moment: Moment,
-    place: &Place,
+/// Runs the hooks of a point in the order of their names, until one fails; the error contains its
+/// output. Each hook may take as long as `deadline`.
+pub async fn run_hooks(
+    point: HookPoint,
+    paths: &AgentPaths,
     runner: &dyn Runner,
     deadline: Duration,
 ) -> Result<(), String> {
-    let hooks = Programs {
-        folder: moment.folder(),
+    let hooks = ProgramFolder {
+        folder: point.folder(),
         kind: "hook",
     };
-    hooks.ask(place, runner, deadline).await
+    hooks.run_all(paths, runner, deadline).await
 }
 
-/// A folder of programs, each of which may say no.
+/// A folder of programs, each of which can object.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Programs {
-    /// As seen from inside the managed root.
+pub(crate) struct ProgramFolder {
+    /// Path as seen from inside the managed root.
     pub folder: &'static str,
-    /// What one of them is called, for people.
+    /// What the programs are called, for people.
     pub kind: &'static str,
 }
 
-impl Programs {
-    /// Runs them one after the other in the order of their names, until one does not say yes; then its words.
-    pub async fn ask(
+impl ProgramFolder {
+    /// Runs the programs in the order of their names, until one fails; the error contains its
+    /// output.
+    pub async fn run_all(
         self,
-        place: &Place,
+        paths: &AgentPaths,
         runner: &dyn Runner,
         deadline: Duration,
     ) -> Result<(), String> {
         let Self { folder, kind } = self;
-        for name in self.names(place)? {
+        for name in self.list_programs(paths)? {
             let command = Command::new(format!("{folder}/{name}"), deadline);
             let output = match runner.run(&command).await {
                 Ok(output) => output,
-                Err(RunError::Deadline { said, .. }) => {
+                Err(RunError::Deadline {
+                    output: partial_output,
+                    ..
+                }) => {
                     let late = format!("the {kind} {name} did not answer in time");
-                    return Err(with_words(late, &said));
+                    return Err(with_output(late, &partial_output));
                 }
-                Err(error) => return Err(format!("the {kind} {name} cannot be asked: {error}")),
+                Err(error) => return Err(format!("the {kind} {name} cannot be run: {error}")),
             };
             let answer = match output.status {
                 Some(0) => continue,
-                Some(NOT_YET) => format!("the {kind} {name} says not yet"),
-                _ => format!("the {kind} {name} {}", output.ending()),
+                Some(EXIT_NOT_YET) => format!("the {kind} {name} is not ready"),
+                _ => format!("the {kind} {name} {}", output.describe_status()),
             };
-            return Err(with_words(answer, &output.words()));
+            return Err(with_output(answer, &output.combined_output()));
         }
         Ok(())
     }
 
-    /// The names of the programs. Fails if somebody else than root could have put one there.
-    fn names(self, place: &Place) -> Result<Vec<String>, String> {
+    /// Names of the programs. Fails if users other than root could have added a program.
+    fn list_programs(self, paths: &AgentPaths) -> Result<Vec<String>, String> {
         let Self { folder, kind } = self;
         let unreadable =
             |error: io::Error| format!("the {kind}s in {folder} cannot be read: {error}");
-        let path = place.inside(folder);
-        let found = match fs::metadata(&path) {
+        let path = paths.inside(folder);
+        let metadata = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            found => found.map_err(unreadable)?,
+            result => result.map_err(unreadable)?,
         };
         let refuse = |why: String| format!("the {kind}s in {folder} are not run: {why}");
-        only_root_writes(&found).map_err(refuse)?;
-        // Who may write above it could put another folder in its place.
+        check_only_root_writes(&metadata).map_err(refuse)?;
+        // A user who can write to a parent folder could replace the whole folder.
         for above in path.ancestors().skip(1).take(2) {
-            let found = fs::metadata(above).map_err(unreadable)?;
-            only_root_writes(&found).map_err(refuse)?;
+            let metadata = fs::metadata(above).map_err(unreadable)?;
+            check_only_root_writes(&metadata).map_err(refuse)?;
         }
         let mut names = Vec::new();
         for entry in fs::read_dir(&path).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
-            // What has another name is a copy that an editor or dpkg left, or text for people.
+            // Files with other names are backups of editors or dpkg, or text for people.
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if is_name(&name) && self.is_program(&entry.path(), &name)? {
+            if is_valid_name(&name) && self.is_program(&entry.path(), &name)? {
                 names.push(name);
             }
         }
@@ -139,44 +143,44 @@ impl Programs {
         Ok(names)
     }
 
-    /// Whether a file is to be run. One that is to be run and that others could have written is a no by itself: left
-    /// out, it could not say no.
+    /// Whether a file is a program to run. An executable file that other users can write to is an
+    /// error: ignoring it would ignore its objection.
     fn is_program(self, path: &Path, name: &str) -> Result<bool, String> {
         let refuse = |why: String| format!("the {} {name} is not run: {why}", self.kind);
-        let found = fs::symlink_metadata(path).map_err(|error| refuse(error.to_string()))?;
-        if found.is_symlink() {
+        let metadata = fs::symlink_metadata(path).map_err(|error| refuse(error.to_string()))?;
+        if metadata.is_symlink() {
             return Err(refuse("it is a symbolic link".to_owned()));
         }
-        if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
+        if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
             return Ok(false);
         }
-        only_root_writes(&found).map_err(refuse)?;
+        check_only_root_writes(&metadata).map_err(refuse)?;
         Ok(true)
     }
 }
 
-fn with_words(answer: String, words: &str) -> String {
-    let words = in_one_line(tail(words.trim_end(), MOST_WORDS));
-    if words.is_empty() {
+fn with_output(answer: String, output: &str) -> String {
+    let output = to_one_line(tail(output.trim_end(), MAX_OUTPUT_BYTES));
+    if output.is_empty() {
         return answer;
     }
-    format!("{answer}: {words}")
+    format!("{answer}: {output}")
 }
 
-/// The names that run-parts(8) takes.
-fn is_name(name: &str) -> bool {
+/// Whether run-parts(8) accepts the name.
+fn is_valid_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     !name.is_empty() && name.bytes().all(is_part)
 }
 
-/// Words from outside in one line of at most 300 bytes: they go to the server and to people.
-pub(crate) fn in_one_line(words: &str) -> String {
-    const MOST: usize = 300;
-    let words = words.split(|c: char| c.is_whitespace() || c.is_control());
-    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-    let mut line = words.join(" ");
-    if line.len() > MOST {
-        line.truncate(line.floor_char_boundary(MOST));
+/// Converts output to one line of at most 300 bytes, for reports and logs.
+pub(crate) fn to_one_line(text: &str) -> String {
+    const MAX_BYTES: usize = 300;
+    let parts = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+    let mut line = parts.join(" ");
+    if line.len() > MAX_BYTES {
+        line.truncate(line.floor_char_boundary(MAX_BYTES));
         line.push_str(" …");
     }
     line

@@ -1,4 +1,4 @@
-//! Who the machine is, and the names that the agent makes.
+//! Identity of the machine, and IDs that the agent creates.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use uuid::Uuid;
 
 use crate::durable::{self, FileError};
 use crate::os;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// The name space of UUIDs that are made from a machine id.
-const MACHINE_IDS: Uuid = Uuid::from_u128(0x6b0e_52d5_9a4c_4f0e_8c57_3f1d_a2b9_7e64);
+/// Namespace of the UUIDs that are derived from a machine ID.
+const MACHINE_ID_NAMESPACE: Uuid = Uuid::from_u128(0x6b0e_52d5_9a4c_4f0e_8c57_3f1d_a2b9_7e64);
 
 /// machine-id(5), as seen from inside the managed root.
-const MACHINE_ID: &str = "/etc/machine-id";
+const MACHINE_ID_FILE: &str = "/etc/machine-id";
 
-/// UUIDs that vendors leave in their firmware instead of one of the machine's own.
-const PLACEHOLDERS: [u128; 9] = [
+/// UUIDs that vendors put into the firmware of many machines.
+const PLACEHOLDER_UUIDS: [u128; 9] = [
     0,
     u128::MAX,
     0x0300_0200_0400_0500_0006_0007_0008_0009,
@@ -28,8 +28,8 @@ const PLACEHOLDERS: [u128; 9] = [
     0x0000_0000_0000_0000_0000_0000_0000_0001,
 ];
 
-/// Serial numbers that are none.
-const NO_SERIALS: [&str; 9] = [
+/// Placeholders that vendors use instead of a serial number.
+const PLACEHOLDER_SERIALS: [&str; 9] = [
     "none",
     "n/a",
     "not specified",
@@ -41,61 +41,62 @@ const NO_SERIALS: [&str; 9] = [
     "0",
 ];
 
-/// Who the machine is.
+/// Identity of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The machine's own.
+    /// UUID of the machine.
     pub uuid: Uuid,
-    /// The vendor's; empty if there is none.
+    /// Serial number of the vendor; empty if there is none.
     pub serial_number: String,
-    /// Its name.
+    /// Host name.
     pub host_name: String,
 }
 
 impl Identity {
-    /// Looks: the UUID that was given, else that of the firmware, else one made from the machine id of the managed
-    /// root. The firmware describes the machine and not a container or another root.
-    pub fn of(place: &Place, given: Option<Uuid>) -> Result<Self, FileError> {
-        let machine = place.is_own_system() && !in_container(Path::new("/"));
+    /// Detects the identity. The UUID is the given one, else that of the firmware, else it is
+    /// derived from the machine ID of the managed root. The firmware does not identify a container
+    /// or another root.
+    pub fn detect(paths: &AgentPaths, override_uuid: Option<Uuid>) -> Result<Self, FileError> {
+        let machine = paths.is_own_system() && !is_container(Path::new("/"));
         let firmware = Path::new("/sys/class/dmi/id");
         let of_firmware = || firmware_uuid(firmware).filter(|_| machine);
-        let uuid = match given.or_else(of_firmware) {
+        let uuid = match override_uuid.or_else(of_firmware) {
             Some(uuid) => uuid,
-            None => of_machine_id(&machine_id(place)?),
+            None => uuid_from_machine_id(&ensure_machine_id(paths)?),
         };
         let serial_number = firmware_serial(firmware).filter(|_| machine);
         Ok(Self {
             uuid,
             serial_number: serial_number.unwrap_or_default(),
-            host_name: os::host_name(place),
+            host_name: os::host_name(paths),
         })
     }
 }
 
-/// What tells a machine from a copy of its disk in another one.
+/// Marks that distinguish a machine from another one that runs a copy of its disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Marks {
-    /// The firmware's UUID; none where it says nothing of the machine, or may not be read.
+pub struct MachineMarks {
+    /// UUID of the firmware; `None` if it does not identify the machine or cannot be read.
     pub firmware: Option<Uuid>,
-    /// The UUID that is made from the machine id; none if there is no machine id.
+    /// UUID derived from the machine ID; `None` if there is no machine ID.
     pub machine_id: Option<Uuid>,
 }
 
-impl Marks {
-    /// Looks, and makes nothing.
-    pub fn of(place: &Place) -> Self {
-        let machine = place.is_own_system() && !in_container(Path::new("/"));
+impl MachineMarks {
+    /// Detects the marks. Creates no machine ID.
+    pub fn detect(paths: &AgentPaths) -> Self {
+        let machine = paths.is_own_system() && !is_container(Path::new("/"));
         let firmware = Path::new("/sys/class/dmi/id");
         Self {
             firmware: firmware_uuid(firmware).filter(|_| machine),
-            machine_id: known_machine_id(place).map(|id| of_machine_id(&id)),
+            machine_id: read_machine_id(paths).map(|id| uuid_from_machine_id(&id)),
         }
     }
 
-    /// Whether these are certainly the marks of another machine. The firmware decides if it spoke both times; the machine
-    /// id if it was silent both times. A mark that is only missing tells nothing.
-    pub fn are_of_another(&self, other: &Self) -> bool {
+    /// Whether these marks certainly belong to another machine. If both have a firmware UUID, these
+    /// decide; if neither has one, the machine IDs decide. A missing mark decides nothing.
+    pub fn identifies_other_machine(&self, other: &Self) -> bool {
         match (self.firmware, other.firmware) {
             (Some(one), Some(other)) => one != other,
             (None, None) => match (self.machine_id, other.machine_id) {
@@ -107,23 +108,23 @@ impl Marks {
     }
 }
 
-/// A name for a new attempt: the one place where the agent rolls dice for a name.
-pub fn new_attempt() -> Uuid {
+/// Creates the ID of a new attempt. The agent creates no other random IDs for attempts.
+pub fn new_attempt_id() -> Uuid {
     Uuid::new_v4()
 }
 
 fn firmware_uuid(firmware: &Path) -> Option<Uuid> {
     let uuid = Uuid::try_parse(&os::first_line(&firmware.join("product_uuid"))?).ok()?;
-    (!PLACEHOLDERS.contains(&uuid.as_u128())).then_some(uuid)
+    (!PLACEHOLDER_UUIDS.contains(&uuid.as_u128())).then_some(uuid)
 }
 
 fn firmware_serial(firmware: &Path) -> Option<String> {
     let serial = os::first_line(&firmware.join("product_serial"))?;
-    (!NO_SERIALS.contains(&serial.to_lowercase().as_str())).then_some(serial)
+    (!PLACEHOLDER_SERIALS.contains(&serial.to_lowercase().as_str())).then_some(serial)
 }
 
-/// Whether this is a container: what systemd, Docker and Podman leave behind to tell.
-pub(crate) fn in_container(root: &Path) -> bool {
+/// Whether the root is a container, according to the files of systemd, Docker and Podman.
+pub(crate) fn is_container(root: &Path) -> bool {
     let marks = ["run/systemd/container", "run/.containerenv", ".dockerenv"];
     let first_process = std::fs::read(root.join("proc/1/environ")).unwrap_or_default();
     marks.iter().any(|mark| root.join(mark).exists())
@@ -132,26 +133,26 @@ pub(crate) fn in_container(root: &Path) -> bool {
             .any(|variable| variable.starts_with(b"container="))
 }
 
-fn of_machine_id(id: &str) -> Uuid {
-    Uuid::new_v5(&MACHINE_IDS, id.as_bytes())
+fn uuid_from_machine_id(id: &str) -> Uuid {
+    Uuid::new_v5(&MACHINE_ID_NAMESPACE, id.as_bytes())
 }
 
 /// machine-id(5) of the managed root, if it has one.
-fn known_machine_id(place: &Place) -> Option<String> {
+fn read_machine_id(paths: &AgentPaths) -> Option<String> {
     let sound = |id: &String| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let id = os::first_line(&place.inside(MACHINE_ID)).filter(sound)?;
+    let id = os::first_line(&paths.inside(MACHINE_ID_FILE)).filter(sound)?;
     Some(id.to_lowercase())
 }
 
-/// machine-id(5) of the managed root, made if it is missing or empty.
-fn machine_id(place: &Place) -> Result<String, FileError> {
-    if let Some(id) = known_machine_id(place) {
+/// machine-id(5) of the managed root. Creates it if it is missing or empty.
+fn ensure_machine_id(paths: &AgentPaths) -> Result<String, FileError> {
+    if let Some(id) = read_machine_id(paths) {
         return Ok(id);
     }
-    let path = place.inside(MACHINE_ID);
+    let path = paths.inside(MACHINE_ID_FILE);
     let id = Uuid::new_v4().simple().to_string();
-    durable::replace(&path, format!("{id}\n").as_bytes(), 0o444)?;
-    tracing::info!(file = %path.display(), "the root had no machine id, one was made");
+    durable::replace_file(&path, format!("{id}\n").as_bytes(), 0o444)?;
+    tracing::info!(file = %path.display(), "the root had no machine ID, created one");
     Ok(id)
 }
 
@@ -161,84 +162,84 @@ mod tests {
 
     use super::*;
 
-    fn root() -> (tempfile::TempDir, Place) {
+    fn test_root() -> (tempfile::TempDir, AgentPaths) {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
-        let place = Place::new(root.path(), None);
-        (root, place)
+        let paths = AgentPaths::new(root.path(), None);
+        (root, paths)
     }
 
     #[test]
-    fn another_root_is_known_by_its_machine_id_not_by_the_firmware() {
-        let (root, place) = root();
+    fn another_root_is_identified_by_its_machine_id_not_by_the_firmware() {
+        let (root, paths) = test_root();
         let id = root.path().join("etc/machine-id");
         fs::write(&id, "0123456789abcdef0123456789abcdef\n").unwrap();
         fs::write(root.path().join("etc/hostname"), "edge-1\n").unwrap();
 
-        let identity = Identity::of(&place, None).unwrap();
+        let identity = Identity::detect(&paths, None).unwrap();
 
         assert_eq!(identity.uuid.get_version_num(), 5);
         assert_eq!(identity.host_name, "edge-1");
         assert_eq!(identity.serial_number, "");
-        assert_eq!(Identity::of(&place, None).unwrap(), identity);
+        assert_eq!(Identity::detect(&paths, None).unwrap(), identity);
         fs::write(&id, "1123456789abcdef0123456789abcdef\n").unwrap();
-        assert_ne!(Identity::of(&place, None).unwrap().uuid, identity.uuid);
+        assert_ne!(Identity::detect(&paths, None).unwrap().uuid, identity.uuid);
     }
 
     #[test]
     fn a_root_without_machine_id_gets_one() {
         for content in [None, Some(""), Some("uninitialized\n")] {
-            let (root, place) = root();
+            let (root, paths) = test_root();
             let path = root.path().join("etc/machine-id");
             if let Some(content) = content {
                 fs::write(&path, content).unwrap();
             }
-            let identity = Identity::of(&place, None).unwrap();
+            let identity = Identity::detect(&paths, None).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap().len(), 33);
-            assert_eq!(Identity::of(&place, None).unwrap().uuid, identity.uuid);
+            assert_eq!(Identity::detect(&paths, None).unwrap().uuid, identity.uuid);
         }
     }
 
     #[test]
-    fn a_copy_of_the_disk_in_another_machine_is_another_machine() {
-        let marks = |firmware: Option<u128>, machine_id: Option<u128>| Marks {
+    fn a_copied_disk_in_another_machine_is_detected() {
+        let marks = |firmware: Option<u128>, machine_id: Option<u128>| MachineMarks {
             firmware: firmware.map(Uuid::from_u128),
             machine_id: machine_id.map(Uuid::from_u128),
         };
         let enrolled = marks(Some(1), Some(2));
-        assert!(enrolled.are_of_another(&marks(Some(3), Some(2))));
+        assert!(enrolled.identifies_other_machine(&marks(Some(3), Some(2))));
         assert!(
-            !enrolled.are_of_another(&marks(Some(1), Some(9))),
-            "set up anew"
+            !enrolled.identifies_other_machine(&marks(Some(1), Some(9))),
+            "reinstalled"
         );
         assert!(
-            !enrolled.are_of_another(&marks(None, Some(9))),
+            !enrolled.identifies_other_machine(&marks(None, Some(9))),
             "not readable"
         );
         let silent = marks(None, Some(2));
-        assert!(silent.are_of_another(&marks(None, Some(3))));
-        assert!(!silent.are_of_another(&marks(None, None)));
-        assert!(!silent.are_of_another(&marks(Some(1), Some(3))));
+        assert!(silent.identifies_other_machine(&marks(None, Some(3))));
+        assert!(!silent.identifies_other_machine(&marks(None, None)));
+        assert!(!silent.identifies_other_machine(&marks(Some(1), Some(3))));
     }
 
     #[test]
-    fn to_look_for_marks_makes_none() {
-        let (root, place) = root();
-        assert_eq!(Marks::of(&place), Marks::default());
+    fn detecting_marks_creates_no_machine_id() {
+        let (root, paths) = test_root();
+        assert_eq!(MachineMarks::detect(&paths), MachineMarks::default());
         assert!(!root.path().join("etc/machine-id").exists());
-        let identity = Identity::of(&place, None).unwrap();
-        assert_eq!(Marks::of(&place).machine_id, Some(identity.uuid));
+        let identity = Identity::detect(&paths, None).unwrap();
+        assert_eq!(MachineMarks::detect(&paths).machine_id, Some(identity.uuid));
     }
 
     #[test]
-    fn the_uuid_that_was_given_wins() {
-        let (_root, place) = root();
-        let given = Uuid::from_u128(5);
-        assert_eq!(Identity::of(&place, Some(given)).unwrap().uuid, given);
+    fn a_given_uuid_takes_precedence() {
+        let (_root, paths) = test_root();
+        let uuid = Uuid::from_u128(5);
+        assert_eq!(Identity::detect(&paths, Some(uuid)).unwrap().uuid, uuid);
     }
 
     #[test]
-    fn what_a_vendor_left_in_the_firmware_is_no_identity() {
+    fn placeholders_in_the_firmware_are_no_identity() {
         let firmware = tempfile::tempdir().unwrap();
         let uuid = firmware.path().join("product_uuid");
         let serial = firmware.path().join("product_serial");
@@ -259,17 +260,17 @@ mod tests {
     #[test]
     fn a_container_is_recognised() {
         let root = tempfile::tempdir().unwrap();
-        assert!(!in_container(root.path()));
+        assert!(!is_container(root.path()));
         fs::create_dir_all(root.path().join("proc/1")).unwrap();
         fs::write(
             root.path().join("proc/1/environ"),
             b"TERM=x\0container=lxc\0",
         )
         .unwrap();
-        assert!(in_container(root.path()));
+        assert!(is_container(root.path()));
         fs::write(root.path().join("proc/1/environ"), b"TERM=x\0").unwrap();
-        assert!(!in_container(root.path()));
+        assert!(!is_container(root.path()));
         fs::write(root.path().join(".dockerenv"), b"").unwrap();
-        assert!(in_container(root.path()));
+        assert!(is_container(root.path()));
     }
 }

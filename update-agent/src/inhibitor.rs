@@ -1,55 +1,59 @@
-//! Keeps the system from being shut down or put to sleep in the middle of a change.
+//! Prevents a shutdown or suspend of the system during a change, with an inhibitor lock of logind.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::runner::{Command, HeldProgram, Runner};
 
-/// Whose lock it is, in logind's list.
-pub const WHO: &str = "evenkeel-agent";
+/// Owner of the lock in logind's list.
+pub const LOCK_OWNER: &str = "evenkeel-agent";
 
-/// What is kept away.
-const WHAT: &str = "shutdown:sleep:idle";
+/// Inhibited actions.
+const INHIBITED_ACTIONS: &str = "shutdown:sleep:idle";
 
-/// How long the lock may take to go. logind notices at once; a reboot that comes too early would be refused.
-const RELEASE: Duration = Duration::from_secs(5);
+/// Time limit for releasing the lock. logind notices at once; a reboot before that would be
+/// refused.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The way to a lock of logind.
+/// Takes inhibitor locks of logind.
 #[derive(Clone, Copy, Debug)]
 pub struct Inhibitor;
 
 impl Inhibitor {
-    /// Takes a lock that says `why`, for a system that the agent runs on itself. `None` if there is no program to take it
-    /// with: a change is not worse off than any other change on such a system. Without logind the program ends by itself.
-    pub fn take(runner: &Arc<dyn Runner>, why: &str) -> Option<Held> {
-        // The inhibited program reads from the agent: the lock goes with the agent, however it ends.
-        let command = Command::new("systemd-inhibit", RELEASE).with([
-            format!("--what={WHAT}"),
-            format!("--who={WHO}"),
+    /// Takes a lock with the reason `why`, on the agent's own system. `None` if `systemd-inhibit`
+    /// cannot be started: other changes on such a system are not protected either. Without logind
+    /// the program ends by itself.
+    pub fn acquire(runner: &Arc<dyn Runner>, why: &str) -> Option<InhibitorLock> {
+        // The inhibited program reads from a pipe of the agent, so the lock is released whenever
+        // the agent ends.
+        let command = Command::new("systemd-inhibit", RELEASE_TIMEOUT).with_arguments([
+            format!("--what={INHIBITED_ACTIONS}"),
+            format!("--who={LOCK_OWNER}"),
             format!("--why={why}"),
             "--mode=block".to_owned(),
             "cat".to_owned(),
         ]);
-        match runner.hold(&command) {
-            Ok(program) => Some(Held { program }),
+        match runner.start_held(&command) {
+            Ok(program) => Some(InhibitorLock { program }),
             Err(error) => {
-                tracing::debug!(%error, "nothing keeps the system from being shut down");
+                tracing::debug!(%error, "cannot take an inhibitor lock");
                 None
             }
         }
     }
 }
 
-/// A lock. It is let go when this is dropped.
+/// An inhibitor lock. Dropping it releases the lock.
 #[derive(Debug)]
-pub struct Held {
+pub struct InhibitorLock {
     program: Box<dyn HeldProgram>,
 }
 
-impl Held {
-    /// Lets go and waits until the lock is gone: before the agent's own reboot, which the lock would stop.
+impl InhibitorLock {
+    /// Releases the lock and waits until it is gone. Necessary before the agent's own reboot, which
+    /// the lock would block.
     pub async fn release(mut self) {
-        self.program.end(RELEASE).await;
+        self.program.end(RELEASE_TIMEOUT).await;
     }
 }
 
@@ -60,41 +64,41 @@ mod tests {
     use super::*;
     use crate::runner::{Output, RunError};
 
-    type Said = Arc<Mutex<Vec<String>>>;
+    type CommandLog = Arc<Mutex<Vec<String>>>;
 
-    /// Remembers what is held and what was let go.
-    struct Holder(Said);
+    /// Records the started and the ended programs.
+    struct RecordingRunner(CommandLog);
 
     #[derive(Debug)]
-    struct Program(Said);
+    struct RecordedProgram(CommandLog);
 
     #[async_trait::async_trait]
-    impl Runner for Holder {
+    impl Runner for RecordingRunner {
         async fn run(&self, command: &Command) -> Result<Output, RunError> {
-            panic!("{command} is not to be waited for")
+            panic!("{command} must not be waited for")
         }
 
-        fn hold(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
+        fn start_held(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
             self.0.lock().unwrap().push(command.to_string());
-            Ok(Box::new(Program(Arc::clone(&self.0))))
+            Ok(Box::new(RecordedProgram(Arc::clone(&self.0))))
         }
     }
 
     #[async_trait::async_trait]
-    impl HeldProgram for Program {
+    impl HeldProgram for RecordedProgram {
         async fn end(&mut self, _wait: Duration) {
             self.0.lock().unwrap().push("ended".to_owned());
         }
     }
 
     #[tokio::test]
-    async fn the_lock_says_whose_it_is_and_why_and_is_let_go_before_a_reboot() {
-        let said = Said::default();
-        let runner: Arc<dyn Runner> = Arc::new(Holder(Arc::clone(&said)));
-        let held = Inhibitor::take(&runner, "packages are changed").unwrap();
-        held.release().await;
+    async fn the_lock_names_its_owner_and_reason_and_is_released_before_a_reboot() {
+        let commands = CommandLog::default();
+        let runner: Arc<dyn Runner> = Arc::new(RecordingRunner(Arc::clone(&commands)));
+        let lock = Inhibitor::acquire(&runner, "packages are changed").unwrap();
+        lock.release().await;
         assert_eq!(
-            *said.lock().unwrap(),
+            *commands.lock().unwrap(),
             [
                 "systemd-inhibit --what=shutdown:sleep:idle --who=evenkeel-agent \
                  --why=packages are changed --mode=block cat",
@@ -103,19 +107,19 @@ mod tests {
         );
     }
 
-    /// Cannot hold anything.
-    struct Bare;
+    /// Cannot start held programs.
+    struct RunnerWithoutHold;
 
     #[async_trait::async_trait]
-    impl Runner for Bare {
+    impl Runner for RunnerWithoutHold {
         async fn run(&self, command: &Command) -> Result<Output, RunError> {
-            panic!("{command} is not to be run")
+            panic!("{command} must not be run")
         }
     }
 
     #[test]
-    fn a_system_that_has_no_such_locks_does_without() {
-        let runner: Arc<dyn Runner> = Arc::new(Bare);
-        assert!(Inhibitor::take(&runner, "packages are changed").is_none());
+    fn a_system_without_inhibitor_locks_is_supported() {
+        let runner: Arc<dyn Runner> = Arc::new(RunnerWithoutHold);
+        assert!(Inhibitor::acquire(&runner, "packages are changed").is_none());
     }
 }

@@ -1,13 +1,14 @@
 //! `evenkeel-agent` keeps one node up to date.
 //!
-//! The server decides what a node should do and when; the agent does it, survives being killed at any moment, and tells
-//! truthfully what happened. [`agent`] is the loop (poll, act, report), [`engine`] carries one attempt from plan to
-//! verdict with everything written to the [`journal`] first, [`modules`] know how to change one kind of thing, and
-//! [`link`] speaks to the server. Before anything begins the [`gate`] asks the node itself, and its [`owner`] has the
-//! last word. Other programs are started by the one [`runner`].
+//! The server decides what a node should do and when. The agent carries that out, survives being
+//! killed at any moment, and reports what really happened. [`agent`] is the main loop (poll, act,
+//! report), [`engine`] runs one attempt from the plan to the outcome and writes everything to the
+//! [`journal`] first, [`modules`] know how to change one kind of thing, and [`link`] connects to
+//! the server. Before a change begins, the [`gate`] checks the node itself, and the limits of its
+//! [`owner`] take precedence over the server. All other programs are started by the [`runner`].
 
 pub mod agent;
-pub mod boot;
+pub mod agent_lock;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -24,14 +25,14 @@ pub mod identity;
 pub mod inhibitor;
 pub mod journal;
 pub mod link;
-pub mod lock;
 pub mod model;
 pub mod modules;
 pub mod node;
 pub mod notify;
 pub mod os;
 pub mod owner;
-pub mod place;
+pub mod paths;
+pub mod reboot;
 pub mod runner;
 pub mod status;
 pub mod trial;

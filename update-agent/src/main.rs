@@ -1,4 +1,4 @@
-//! The executable `evenkeel-agent`.
+//! Executable `evenkeel-agent`.
 
 use std::process::ExitCode;
 
@@ -7,5 +7,5 @@ use evenkeel_update_agent::cli::Cli;
 use evenkeel_update_agent::commands;
 
 fn main() -> ExitCode {
-    commands::execute(Cli::parse())
+    commands::run_cli(Cli::parse())
 }

@@ -1,5 +1,5 @@
-//! What the agent knows and does, in its own words. The journal is written in these types; [`crate::link`] turns them
-//! into messages and back.
+//! The agent's own model of targets, plans, events and reports. The journal is written in these types; [`crate::link`]
+//! converts them to protocol messages and back.
 
 mod failure;
 pub mod image;
@@ -7,51 +7,51 @@ pub mod image;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::grants::Grant;
+use crate::grants::OfflineGrant;
 
 pub use self::failure::{Failure, FailureKind, tail};
-pub use self::image::{ImageChange, ImageRules, ImageWish, Sha256};
+pub use self::image::{ImageChange, ImageRules, ImageSpec, Sha256};
 
-/// What is wanted of the node, and the name of that wish.
+/// The update that the server wants, with its digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Target {
-    /// The same wish has the same digest. Opaque.
+pub struct UpdateTarget {
+    /// Opaque digest of the spec: equal specs have equal digests.
     pub digest: String,
-    /// The wish itself.
-    pub wish: Wish,
+    /// The update itself.
+    pub spec: UpdateSpec,
 }
 
-/// A wish of one kind.
+/// What an update must achieve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Wish {
+pub enum UpdateSpec {
     /// Bring packages to a state.
-    Packages(PackageWish),
-    /// Run an image of the operating system.
-    Image(ImageWish),
-    /// Something that this agent does not know.
+    Packages(PackageSpec),
+    /// Boot an image of the operating system.
+    Image(ImageSpec),
+    /// A kind of update that this agent does not support.
     Unknown,
 }
 
-/// Bring packages to a state.
+/// Brings packages to a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PackageWish {
-    /// Which state.
+pub struct PackageSpec {
+    /// The state.
     pub mode: PackageMode,
-    /// Further sources for this update only, one DEB822 stanza an element.
+    /// Additional sources for this update only, one DEB822 stanza an element.
     pub sources: Vec<String>,
-    /// How it may be done.
+    /// Rules of the update.
     #[serde(default)]
     pub rules: PackageRules,
-    /// With [`PackageRules::min_age_days`]: the versions that are old enough. No other is newly installed.
+    /// With [`PackageRules::min_age_days`]: the versions that are old enough. No other version is newly installed.
     #[serde(default)]
-    pub settled: Vec<KnownVersion>,
+    pub settled: Vec<PackageVersion>,
 }
 
-impl PackageWish {
-    /// A wish without sources of its own and with the usual rules.
+impl PackageSpec {
+    /// A spec without additional sources and with the default rules.
     pub fn new(mode: PackageMode) -> Self {
         Self {
             mode,
@@ -62,25 +62,25 @@ impl PackageWish {
     }
 }
 
-/// How packages may be brought to a state. The limits that the machine's owner set hold besides.
+/// Rules for an update of packages. The limits of the machine's owner apply in addition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PackageRules {
-    /// Only what comes from these suites or codenames; from any if there are none.
+    /// Suites or codenames that packages may come from; empty allows any.
     pub suites: Vec<String>,
-    /// Patterns (`*` and `?`) of names that are left as they are.
+    /// Patterns (`*` and `?`) of packages that are not changed.
     pub exclude: Vec<String>,
-    /// Whether packages may be removed for it.
+    /// Whether packages may be removed.
     pub allow_removals: bool,
     /// Whether an older version may replace a newer one.
     pub allow_downgrades: bool,
     /// Whether the node reboots afterwards.
     pub reboot: RebootRule,
-    /// What becomes of services that run what was replaced.
+    /// What happens to services that use replaced files.
     pub services: ServiceRule,
-    /// While fetching; 0 for no limit.
+    /// Limit of downloads; 0 for no limit.
     pub download_bytes_per_second: u64,
-    /// Only versions that the server first heard of so many days ago; 0 for any.
+    /// Minimum age of a version, counted in days since the server first saw it; 0 for any.
     pub min_age_days: u32,
 }
 
@@ -88,28 +88,28 @@ pub struct PackageRules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RebootRule {
-    /// If the update asks for it, and while the window is open.
+    /// If the update needs it, and while the window is open.
     #[default]
     IfRequired,
-    /// Not by itself.
+    /// The agent does not reboot the node.
     Never,
 }
 
-/// What becomes of services that still run what was replaced.
+/// What happens to services that use replaced files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceRule {
-    /// They run on.
+    /// They keep running.
     #[default]
-    Leave,
-    /// They are restarted, but for those that take the machine's users or the agent along.
+    KeepRunning,
+    /// They are restarted, except those that would take the machine's users or the agent with them.
     Restart,
 }
 
 /// A version of a package.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KnownVersion {
+pub struct PackageVersion {
     /// Debian's name.
     pub name: String,
     /// Debian's name of the architecture.
@@ -118,136 +118,136 @@ pub struct KnownVersion {
     pub version: String,
 }
 
-/// Which packages, in which versions.
+/// Which packages, and in which versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PackageMode {
-    /// Every installed package in the newest version that the sources offer.
+    /// The newest available version of every installed package.
     Latest,
-    /// These packages, and what they need.
-    Exactly(Vec<WantedPackage>),
+    /// These packages and their dependencies.
+    Exactly(Vec<PackageRequirement>),
 }
 
-/// A package by name; without a version the newest.
+/// A required package; the newest version if none is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WantedPackage {
+pub struct PackageRequirement {
     /// Debian's name.
     pub name: String,
     /// Debian's version.
     pub version: Option<String>,
 }
 
-/// What the server wants done now, and why.
+/// The server's decision for this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do.
-    pub act: Act,
-    /// For a person.
+    /// What the node must do now.
+    pub action: Action,
+    /// Reason, for a person.
     pub reason: String,
-    /// When the answer may change by time alone.
-    pub next: Option<DateTime<Utc>>,
-    /// Leave for the time when the server cannot be asked; without it an earlier one is withdrawn.
-    pub grant: Option<Grant>,
+    /// When the decision may change by time alone.
+    pub next_change: Option<DateTime<Utc>>,
+    /// Permission to start while the server cannot be reached. Without it, an earlier grant is withdrawn.
+    pub offline_grant: Option<OfflineGrant>,
 }
 
-/// What to do.
+/// What the node must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// Nothing.
     Idle,
     /// Prepare: refresh, plan, download. Change nothing.
-    Fetch(Target),
-    /// Prepare what is missing, then ask to begin.
+    Fetch(UpdateTarget),
+    /// Prepare what is missing, then request the start.
     Apply {
-        /// What is wanted.
-        target: Target,
-        /// The end of the window.
-        before: Option<DateTime<Utc>>,
+        /// The update.
+        target: UpdateTarget,
+        /// End of the window.
+        start_deadline: Option<DateTime<Utc>>,
     },
-    /// Go on with the open attempt.
+    /// Resume the open attempt.
     Continue,
-    /// Give up the open attempt, which has changed nothing yet.
+    /// Cancel the open attempt, which has changed nothing yet.
     Cancel {
         /// Why.
         cause: String,
     },
 }
 
-/// The whole change, known before anything changes.
+/// The whole change, known before anything is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
-    /// By name, then architecture.
-    pub changes: Vec<Change>,
-    /// Bytes to fetch.
+pub struct UpdatePlan {
+    /// Sorted by name, then architecture.
+    pub changes: Vec<PackageChange>,
+    /// Bytes to download.
     pub download_bytes: u64,
-    /// By how many bytes what is installed grows; negative if it shrinks.
+    /// Growth of the installed size in bytes; negative if it shrinks.
     #[serde(default)]
     pub disk_bytes: i64,
-    /// Whether it will probably ask for a reboot.
+    /// Whether the change probably needs a reboot.
     #[serde(default)]
     pub reboot_expected: bool,
-    /// Packages that have a newer version and do not get it, by name, then architecture.
+    /// Packages whose newer version is not installed, sorted by name, then architecture.
     #[serde(default)]
-    pub withheld: Vec<Withheld>,
+    pub held_back: Vec<HeldBackPackage>,
     /// The image before and after, if one is to be booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageChange>,
 }
 
-/// One package before and after.
+/// The change of one package.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Change {
+pub struct PackageChange {
     /// Debian's name.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version that is there; none if it is not installed.
+    /// The installed version; `None` if the package is not installed.
     pub before: Option<String>,
-    /// The version that will be there; none if it is to be removed.
+    /// The planned version; `None` if the package is to be removed.
     pub after: Option<String>,
-    /// The suite that it comes from; empty if it comes from none.
+    /// The suite that the version comes from; empty if there is none.
     #[serde(default)]
     pub suite: String,
-    /// Bytes to fetch for it.
+    /// Bytes to download for this package.
     #[serde(default)]
     pub download_bytes: u64,
 }
 
-/// A package that has a newer version and does not get it.
+/// A package whose newer version is not installed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Withheld {
+pub struct HeldBackPackage {
     /// Debian's name.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version that is there.
+    /// The installed version.
     pub installed: String,
-    /// The version that could be there.
+    /// The available version.
     pub available: String,
-    /// Why it is not.
-    pub cause: WithheldCause,
+    /// Why it is not installed.
+    pub cause: HeldBackCause,
 }
 
-/// Why a package does not get its newer version.
+/// Why the newer version of a package is not installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WithheldCause {
-    /// A person marked it to stay.
+pub enum HeldBackCause {
+    /// A person put the package on hold.
     Hold,
-    /// Its dependencies cannot be met without more than an upgrade.
-    KeptBack,
-    /// Its publisher lets it out to some machines first.
+    /// Its dependencies need more than an upgrade; apt calls it "kept back".
+    Dependencies,
+    /// Its publisher rolls it out in phases.
     Phased,
     /// The node's preferences pin another version.
     Pinned,
     /// The machine's owner does not allow it.
     Limits,
-    /// The policy leaves it out: by name, by suite or by age.
+    /// The policy excludes it: by name, by suite or by age.
     Policy,
 }
 
-/// A package as it was found.
+/// The state of a package after the update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageResult {
     /// Debian's name.
@@ -260,100 +260,100 @@ pub struct PackageResult {
     pub state: String,
 }
 
-/// Something that happened in an attempt. Numbered once, when it is written down.
+/// An event of an attempt. It is numbered once, when it is written to the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct AttemptEvent {
     /// 1 for the first.
     pub sequence: u32,
     /// By the node's own clock.
     pub at: DateTime<Utc>,
-    /// The boot in which it happened.
+    /// The boot in which the event happened.
     pub boot_id: String,
-    /// What happened.
-    pub news: News,
-    /// How it went, with the last event of an attempt.
+    /// The event itself.
+    pub kind: EventKind,
+    /// Report of the run, with the last event of an attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub account: Option<Account>,
+    pub report: Option<RunReport>,
 }
 
-/// How an attempt went, for people.
+/// Details of a run, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Account {
-    /// In the order in which they were passed.
+pub struct RunReport {
+    /// In the order of the phases.
     pub phases: Vec<PhaseSpan>,
-    /// What went wrong on the way and did not change the end.
+    /// Problems that did not change the outcome.
     pub remarks: Vec<String>,
-    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
-    pub kept_conffiles: Vec<String>,
-    /// Units that were restarted because they ran what was replaced.
+    /// Configuration files with local changes that were not replaced; the package's version lies next to each.
+    pub retained_conffiles: Vec<String>,
+    /// Units that were restarted because they used replaced files.
     pub restarted_services: Vec<String>,
-    /// Whether the node still waits for a reboot.
+    /// Whether the node still needs a reboot.
     pub reboot_required: bool,
 }
 
-/// How long a phase took, and what it fetched.
+/// Duration and downloads of a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseSpan {
     /// `plan`, `download`, `apply`, `reboot` or `verify`.
     pub phase: String,
-    /// How long it took, by the node's clock; 0 if that was turned back meanwhile.
+    /// Duration by the node's clock; 0 if the clock was turned back meanwhile.
     pub millis: u64,
-    /// How much was fetched.
+    /// Downloaded bytes.
     pub bytes: u64,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum News {
-    /// Fetching what the plan needs; nothing is changed.
-    Downloading(Plan),
-    /// All is there and verified.
+pub enum EventKind {
+    /// The files of the plan are being downloaded; nothing is changed.
+    Downloading(UpdatePlan),
+    /// All files are downloaded and verified.
     Downloaded,
     /// The node is being changed from now on.
     Began,
-    /// The node reboots, because the change asks for it.
+    /// The node reboots, because the change needs it.
     RebootBegun,
-    /// Looking at what really runs.
+    /// The result is being verified.
     VerifyBegun,
-    /// What runs is what was wanted.
+    /// The node is as desired.
     Finished {
-        /// Each package of the plan as it is now.
+        /// State of each package of the plan.
         results: Vec<PackageResult>,
-        /// The version of the image that the node then ran, if its image was to be changed and that is known.
+        /// The version of the image that then ran, if the attempt was for an image and it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         booted: Option<String>,
     },
-    /// Ended; the node is not as wanted.
+    /// The attempt ended and the node is not as desired.
     Failed {
         /// Why.
         failure: Failure,
-        /// Each package of the plan as it is now.
+        /// State of each package of the plan.
         results: Vec<PackageResult>,
-        /// The version of the image that the node then ran, if its image was to be changed and that is known.
+        /// The version of the image that then ran, if the attempt was for an image and it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         booted: Option<String>,
     },
-    /// Going back succeeded.
+    /// The change was reverted.
     Reverted {
-        /// Why the node went back.
+        /// Why the change was reverted.
         failure: Failure,
-        /// The version of the image that the node then ran, if its image was to be changed and that is known.
+        /// The version of the image that then ran, if the attempt was for an image and it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         booted: Option<String>,
     },
-    /// The node already is as wanted.
+    /// The node already was as desired.
     NothingToDo,
-    /// Ended before anything was changed.
+    /// The attempt ended before anything was changed.
     Cancelled {
         /// Why.
         cause: String,
     },
 }
 
-impl News {
-    /// Whether an attempt is over with it.
+impl EventKind {
+    /// Whether the event ends an attempt.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::Downloading(_)
@@ -369,7 +369,7 @@ impl News {
         }
     }
 
-    /// Its name, for the log and for `status`.
+    /// Name for the log and for `status`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Downloading(_) => "downloading",
@@ -385,7 +385,7 @@ impl News {
         }
     }
 
-    /// Why it did not end well; `None` if it did or has not ended.
+    /// Why the attempt failed; `None` if it succeeded or has not ended.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Failed { failure, .. } | Self::Reverted { failure, .. } => Some(failure),
@@ -393,8 +393,8 @@ impl News {
         }
     }
 
-    /// The version of the image that the node ran when an attempt for another one was over; `None` if it was for none or
-    /// that is not known.
+    /// The version of the image that ran when an attempt for an image ended; `None` if the attempt was not for an image or
+    /// the version is not known.
     pub fn booted(&self) -> Option<&str> {
         match self {
             Self::Finished { booted, .. }
@@ -404,8 +404,8 @@ impl News {
         }
     }
 
-    /// The end of an attempt that changed nothing.
-    pub fn failed(failure: Failure, booted: Option<String>) -> Self {
+    /// The failure of an attempt that changed nothing.
+    pub fn failed_unchanged(failure: Failure, booted: Option<String>) -> Self {
         Self::Failed {
             failure,
             results: Vec::new(),

@@ -1,4 +1,4 @@
-//! What enrolment left behind: who this node is to the server, and the secrets that prove it.
+//! Result of the enrolment: the identity of this node at the server, and its secrets.
 
 use chrono::{DateTime, Utc};
 use evenkeel_kit::secret::Secret;
@@ -7,63 +7,64 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
-use crate::identity::Marks;
+use crate::identity::MachineMarks;
 use crate::journal::FileJournal;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// Who this node is to the server. Written last when a node enrols: where it is, everything else is.
+/// Identity of this node at the server. Written last at enrolment: if this file exists, all others
+/// exist.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Where the server is.
+    /// URL of the server.
     pub server: String,
-    /// The machine's UUID as it was told to the server.
+    /// UUID of the machine as sent to the server.
     pub uuid: Uuid,
-    /// Such as `host-0a1b2c3d`.
+    /// Host ID, such as `host-0a1b2c3d`.
     pub host_id: String,
-    /// Such as `inst-0a1b2c3d`.
+    /// Instance ID, such as `inst-0a1b2c3d`.
     pub instance_id: String,
     /// Name of the project.
     pub project: String,
-    /// When the credential that enrolment gave ends.
+    /// Expiry of the credential that was issued at enrolment.
     pub credential_expires: Option<DateTime<Utc>>,
-    /// What the machine was known by when it enrolled; an earlier agent kept nothing of that.
+    /// Marks of the machine when it enrolled; older agents did not store them.
     #[serde(default)]
-    pub machine: Option<Marks>,
+    pub machine: Option<MachineMarks>,
 }
 
-/// The files of a node are not usable.
+/// The files of a node are missing or unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// It never enrolled.
+    /// The machine is not enrolled.
     #[error("this node is not enrolled; run `evenkeel-agent enroll --server URL --token TOKEN`")]
     NotEnrolled,
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// `node.json` is not what the agent writes.
-    #[error("{file} makes no sense; enrol again")]
+    /// A file of the agent has invalid content.
+    #[error("{file} is invalid; enrol again")]
     Corrupt {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Error of the parser.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl Node {
-    /// The node of this place.
-    pub fn load(place: &Place) -> Result<Self, NodeError> {
-        let content = durable::read(&place.node())?.ok_or(NodeError::NotEnrolled)?;
-        serde_json::from_slice(&content).map_err(|error| corrupt("node.json", error))
+    /// Loads the node.
+    pub fn load(paths: &AgentPaths) -> Result<Self, NodeError> {
+        let content = durable::read_file(&paths.node())?.ok_or(NodeError::NotEnrolled)?;
+        serde_json::from_slice(&content).map_err(|error| corrupt_file("node.json", error))
     }
 
-    /// What is wrong if this is not the machine that enrolled, with what to do; `None` if it is, or nobody can tell. Two
-    /// machines that speak as one node would undo each other's work at the server.
-    pub fn stranger(&self, now: &Marks) -> Option<String> {
-        let known = self.machine.as_ref()?;
-        known.are_of_another(now).then(|| {
+    /// Message with advice if this is certainly not the machine that enrolled; otherwise `None`.
+    /// Two machines with the same identity would overwrite each other's reports at the server.
+    pub fn identity_mismatch(&self, now: &MachineMarks) -> Option<String> {
+        let enrolled = self.machine.as_ref()?;
+        enrolled.identifies_other_machine(now).then(|| {
             format!(
                 "this is not the machine that enrolled as {} (was its disk copied?): make it a node of its own with \
                  `evenkeel-agent enroll`",
@@ -72,79 +73,85 @@ impl Node {
         })
     }
 
-    /// Makes this place a node.
-    pub fn save(&self, place: &Place) -> Result<(), NodeError> {
+    /// Stores the node.
+    pub fn save(&self, paths: &AgentPaths) -> Result<(), NodeError> {
         let content =
-            serde_json::to_vec_pretty(self).map_err(|error| corrupt("node.json", error))?;
-        Ok(durable::replace(&place.node(), &content, 0o600)?)
+            serde_json::to_vec_pretty(self).map_err(|error| corrupt_file("node.json", error))?;
+        Ok(durable::replace_file(&paths.node(), &content, 0o600)?)
     }
 }
 
-/// Forgets who the node was, before a machine that was made from its disk becomes one of its own: its key, what the server
-/// gave it, and what it prepared. Only what was begun on the disk itself stays, because it must be finished.
-pub fn forget(place: &Place) -> Result<(), FileError> {
+/// Removes the identity of a copied disk before the machine enrols with its own: keys, data from
+/// the server and prepared changes. A change that has begun on this disk stays open, because it
+/// must be finished.
+pub fn forget_identity(paths: &AgentPaths) -> Result<(), FileError> {
     let files = [
-        // First: where it is, everything else is.
-        place.node(),
-        place.credential(),
-        place.key(),
-        place.ca(),
-        place.grant(),
-        place.status(),
-        place.history(),
+        // Removed first: if this file exists, all others must exist.
+        paths.node(),
+        paths.credential(),
+        paths.key(),
+        paths.ca(),
+        paths.grant(),
+        paths.status(),
+        paths.history(),
     ];
-    files.iter().try_for_each(|file| durable::remove(file))?;
-    let open = FileJournal::look(&place.journal())?;
+    files
+        .iter()
+        .try_for_each(|file| durable::remove_file(file))?;
+    let open = FileJournal::peek(&paths.journal())?;
     if open.is_some_and(|entry| !entry.has_begun()) {
-        durable::remove(&place.journal())?;
+        durable::remove_file(&paths.journal())?;
     }
     Ok(())
 }
 
 /// Reads the bearer token.
-pub fn load_credential(place: &Place) -> Result<Secret, NodeError> {
-    let content = durable::read(&place.credential())?.ok_or(NodeError::NotEnrolled)?;
-    let text = String::from_utf8(content).map_err(|error| corrupt("credential", error))?;
+pub fn load_credential(paths: &AgentPaths) -> Result<Secret, NodeError> {
+    let content = durable::read_file(&paths.credential())?.ok_or(NodeError::NotEnrolled)?;
+    let text = String::from_utf8(content).map_err(|error| corrupt_file("credential", error))?;
     Ok(Secret::new(text.trim()))
 }
 
 /// Replaces the bearer token.
-pub fn save_credential(place: &Place, credential: &Secret) -> Result<(), FileError> {
-    durable::replace(&place.credential(), credential.reveal().as_bytes(), 0o600)
+pub fn save_credential(paths: &AgentPaths, credential: &Secret) -> Result<(), FileError> {
+    durable::replace_file(&paths.credential(), credential.reveal().as_bytes(), 0o600)
 }
 
-/// The certification authority that alone may vouch for the server, as PEM; `None` if the system's roots decide.
-pub fn load_ca(place: &Place) -> Result<Option<String>, NodeError> {
-    let Some(content) = durable::read(&place.ca())? else {
+/// The only CA that the server is verified with, as PEM; `None` for the system roots.
+pub fn load_ca(paths: &AgentPaths) -> Result<Option<String>, NodeError> {
+    let Some(content) = durable::read_file(&paths.ca())? else {
         return Ok(None);
     };
-    let text = String::from_utf8(content).map_err(|error| corrupt("ca.pem", error))?;
+    let text = String::from_utf8(content).map_err(|error| corrupt_file("ca.pem", error))?;
     Ok(Some(text))
 }
 
-/// Keeps the certification authority, or forgets the one there was.
-pub fn save_ca(place: &Place, ca: Option<&str>) -> Result<(), FileError> {
+/// Stores the CA, or removes the stored one.
+pub fn save_ca(paths: &AgentPaths, ca: Option<&str>) -> Result<(), FileError> {
     match ca {
-        Some(pem) => durable::replace(&place.ca(), pem.as_bytes(), 0o600),
-        None => durable::remove(&place.ca()),
+        Some(pem) => durable::replace_file(&paths.ca(), pem.as_bytes(), 0o600),
+        None => durable::remove_file(&paths.ca()),
     }
 }
 
-/// The node's public key (`SubjectPublicKeyInfo`, DER). The key pair is made once and stays.
-pub fn public_key(place: &Place) -> Result<Vec<u8>, NodeError> {
-    let bad_key = |error: rcgen::Error| corrupt("key.pem", error);
-    let pair = if let Some(content) = durable::read(&place.key())? {
-        let text = String::from_utf8(content).map_err(|error| corrupt("key.pem", error))?;
+/// The node's public key (`SubjectPublicKeyInfo`, DER). The key pair is created at the first call.
+pub fn public_key(paths: &AgentPaths) -> Result<Vec<u8>, NodeError> {
+    let bad_key = |error: rcgen::Error| corrupt_file("key.pem", error);
+    let pair = if let Some(content) = durable::read_file(&paths.key())? {
+        let text = String::from_utf8(content).map_err(|error| corrupt_file("key.pem", error))?;
         KeyPair::from_pkcs8_pem_and_sign_algo(&text, &PKCS_ED25519).map_err(bad_key)?
     } else {
         let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(bad_key)?;
-        durable::replace(&place.key(), pair.serialize_pem().as_bytes(), 0o600)?;
+        durable::replace_file(&paths.key(), pair.serialize_pem().as_bytes(), 0o600)?;
         pair
     };
     Ok(rcgen::PublicKeyData::subject_public_key_info(&pair))
 }
 
-fn corrupt(file: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> NodeError {
+fn corrupt_file(
+    file: &str,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> NodeError {
     NodeError::Corrupt {
         file: file.to_owned(),
         source: source.into(),
@@ -158,40 +165,40 @@ mod tests {
 
     use super::*;
 
-    fn place() -> (tempfile::TempDir, Place) {
+    fn test_paths() -> (tempfile::TempDir, AgentPaths) {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new("/", Some(folder.path().to_owned()));
-        (folder, place)
+        let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
+        (folder, paths)
     }
 
     #[test]
-    fn a_key_is_made_once_and_only_its_owner_can_read_it() {
-        let (_folder, place) = place();
-        let key = public_key(&place).unwrap();
-        assert_eq!(public_key(&place).unwrap(), key);
+    fn a_key_is_created_once_and_only_its_owner_can_read_it() {
+        let (_folder, paths) = test_paths();
+        let key = public_key(&paths).unwrap();
+        assert_eq!(public_key(&paths).unwrap(), key);
         // The DER prefix of an Ed25519 SubjectPublicKeyInfo, then 32 bytes.
         assert_eq!(key[..12], hex("302a300506032b6570032100"));
         assert_eq!(key.len(), 44);
-        let mode = fs::metadata(place.key()).unwrap().permissions().mode();
+        let mode = fs::metadata(paths.key()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
 
-        fs::write(place.key(), "not a key").unwrap();
-        let error = public_key(&place).unwrap_err();
-        assert_eq!(error.to_string(), "key.pem makes no sense; enrol again");
+        fs::write(paths.key(), "not a key").unwrap();
+        let error = public_key(&paths).unwrap_err();
+        assert_eq!(error.to_string(), "key.pem is invalid; enrol again");
     }
 
     #[test]
-    fn a_node_that_never_enrolled_is_told_how() {
-        let (_folder, place) = place();
-        let error = Node::load(&place).unwrap_err();
+    fn a_node_without_enrolment_gets_the_enroll_command() {
+        let (_folder, paths) = test_paths();
+        let error = Node::load(&paths).unwrap_err();
         assert!(error.to_string().contains("evenkeel-agent enroll"));
-        assert!(load_credential(&place).is_err());
-        assert_eq!(load_ca(&place).unwrap(), None);
+        assert!(load_credential(&paths).is_err());
+        assert_eq!(load_ca(&paths).unwrap(), None);
     }
 
     #[test]
-    fn what_enrolment_leaves_can_be_read_again() {
-        let (_folder, place) = place();
+    fn saved_files_can_be_read_back() {
+        let (_folder, paths) = test_paths();
         let node = Node {
             server: "https://keel.example:50002".into(),
             uuid: Uuid::from_u128(1),
@@ -201,20 +208,20 @@ mod tests {
             credential_expires: None,
             machine: None,
         };
-        node.save(&place).unwrap();
-        assert_eq!(Node::load(&place).unwrap(), node);
-        save_credential(&place, &Secret::new("token")).unwrap();
-        assert_eq!(load_credential(&place).unwrap().reveal(), "token");
-        save_ca(&place, Some("pem")).unwrap();
-        assert_eq!(load_ca(&place).unwrap().as_deref(), Some("pem"));
-        save_ca(&place, None).unwrap();
-        assert_eq!(load_ca(&place).unwrap(), None);
+        node.save(&paths).unwrap();
+        assert_eq!(Node::load(&paths).unwrap(), node);
+        save_credential(&paths, &Secret::new("token")).unwrap();
+        assert_eq!(load_credential(&paths).unwrap().reveal(), "token");
+        save_ca(&paths, Some("pem")).unwrap();
+        assert_eq!(load_ca(&paths).unwrap().as_deref(), Some("pem"));
+        save_ca(&paths, None).unwrap();
+        assert_eq!(load_ca(&paths).unwrap(), None);
     }
 
     #[test]
-    fn a_machine_that_was_made_from_a_nodes_disk_is_told_to_enrol_and_forgets() {
-        let (folder, place) = place();
-        let marks = |number| Marks {
+    fn a_copy_of_a_nodes_disk_must_enrol_and_forgets_the_identity() {
+        let (folder, paths) = test_paths();
+        let marks = |number| MachineMarks {
             firmware: Some(Uuid::from_u128(number)),
             machine_id: None,
         };
@@ -227,28 +234,30 @@ mod tests {
             credential_expires: None,
             machine: Some(marks(1)),
         };
-        node.save(&place).unwrap();
-        public_key(&place).unwrap();
-        assert_eq!(node.stranger(&marks(1)), None);
-        let told = node.stranger(&marks(2)).unwrap();
+        node.save(&paths).unwrap();
+        public_key(&paths).unwrap();
+        assert_eq!(node.identity_mismatch(&marks(1)), None);
+        let mismatch = node.identity_mismatch(&marks(2)).unwrap();
         assert!(
-            told.contains("host-0a1b2c3d") && told.contains("enroll"),
-            "{told}"
+            mismatch.contains("host-0a1b2c3d") && mismatch.contains("enroll"),
+            "{mismatch}"
         );
 
-        forget(&place).unwrap();
+        forget_identity(&paths).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        forget(&place).unwrap();
+        forget_identity(&paths).unwrap();
     }
 
     #[test]
-    fn an_earlier_agents_node_is_known() {
-        let (_folder, place) = place();
+    fn a_node_file_of_an_older_agent_is_read() {
+        let (_folder, paths) = test_paths();
         let earlier = r#"{"server":"https://x","uuid":"00000000-0000-0000-0000-000000000001",
             "host_id":"h","instance_id":"i","project":"p","credential_expires":null}"#;
-        fs::write(place.node(), earlier).unwrap();
+        fs::write(paths.node(), earlier).unwrap();
         assert_eq!(
-            Node::load(&place).unwrap().stranger(&Marks::default()),
+            Node::load(&paths)
+                .unwrap()
+                .identity_mismatch(&MachineMarks::default()),
             None
         );
     }

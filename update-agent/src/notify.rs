@@ -1,4 +1,4 @@
-//! What the service manager is told: that the agent is up, what it is at, that it is alive, that it stops.
+//! Notifies the service manager of the agent's state: ready, status, alive, stopping.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,87 +8,87 @@ use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// What is said.
+/// State of the agent for the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign<'a> {
-    /// The agent works.
+pub enum ServiceState<'a> {
+    /// The agent is ready.
     Ready,
-    /// What it is at, in one line.
+    /// Current activity, in one line.
     Status(&'a str),
-    /// Its loop turns.
+    /// The main loop is alive.
     Alive,
-    /// It was asked to stop and does so as soon as it may.
+    /// The agent is stopping.
     Stopping,
 }
 
-/// Who is told.
-pub trait Manager: Debug + Send + Sync {
-    /// Tells it. What it does not hear does not hinder the agent.
-    fn tell(&self, sign: Sign<'_>);
+/// A service manager.
+pub trait ServiceManager: Debug + Send + Sync {
+    /// Notifies the manager. Errors are ignored, because they must not stop the agent.
+    fn notify(&self, service_state: ServiceState<'_>);
 }
 
-/// systemd, if it started the process and wants to be told; else nobody.
+/// systemd, if it started the process and expects notifications; otherwise does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Systemd;
 
 impl Systemd {
-    /// How often it wants to hear that the agent is alive: twice in the time after which it would end the agent. `None`
-    /// if it does not.
-    pub fn beat() -> Option<Duration> {
-        let beat = sd_notify::watchdog_enabled()? / 2;
-        (!beat.is_zero()).then_some(beat)
+    /// Interval of the alive notifications: half of the watchdog timeout of the service. `None` if
+    /// the service has no watchdog.
+    pub fn watchdog_interval() -> Option<Duration> {
+        let period = sd_notify::watchdog_enabled()? / 2;
+        (!period.is_zero()).then_some(period)
     }
 }
 
-impl Manager for Systemd {
-    fn tell(&self, sign: Sign<'_>) {
+impl ServiceManager for Systemd {
+    fn notify(&self, service_state: ServiceState<'_>) {
         let line;
-        let state = match sign {
-            Sign::Ready => NotifyState::Ready,
-            Sign::Status(text) => {
-                // A line end would begin another message.
+        let state = match service_state {
+            ServiceState::Ready => NotifyState::Ready,
+            ServiceState::Status(text) => {
+                // A line break would start another message.
                 line = text.replace(['\n', '\r'], " ");
                 NotifyState::Status(&line)
             }
-            Sign::Alive => NotifyState::Watchdog,
-            Sign::Stopping => NotifyState::Stopping,
+            ServiceState::Alive => NotifyState::Watchdog,
+            ServiceState::Stopping => NotifyState::Stopping,
         };
         if let Err(error) = sd_notify::notify(&[state]) {
-            tracing::debug!(%error, "the service manager cannot be told");
+            tracing::debug!(%error, "cannot notify the service manager");
         }
     }
 }
 
-/// Nobody.
+/// Does nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NoServiceManager;
 
-impl Manager for Nobody {
-    fn tell(&self, _sign: Sign<'_>) {}
+impl ServiceManager for NoServiceManager {
+    fn notify(&self, _sign: ServiceState<'_>) {}
 }
 
-/// Tells the manager with every beat that the agent is alive, and once that it stops.
-pub async fn keep_telling(
-    manager: Arc<dyn Manager>,
-    beat: Option<Duration>,
+/// Notifies the manager at each interval that the agent is alive, and once that it is stopping.
+pub async fn notify_watchdog(
+    manager: Arc<dyn ServiceManager>,
+    period: Option<Duration>,
     stop: CancellationToken,
 ) {
-    let beats = async {
-        let Some(beat) = beat else {
+    let ticks = async {
+        let Some(period) = period else {
             return std::future::pending().await;
         };
-        let mut interval = tokio::time::interval(beat);
+        let mut interval = tokio::time::interval(period);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
-            manager.tell(Sign::Alive);
+            manager.notify(ServiceState::Alive);
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
-        () = beats => {}
+        () = ticks => {}
     }
-    manager.tell(Sign::Stopping);
+    manager.notify(ServiceState::Stopping);
 }
 
 #[cfg(test)]
@@ -97,45 +97,45 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it is told.
+    /// Records the notifications.
     #[derive(Debug, Default)]
-    struct Heard(Mutex<Vec<String>>);
+    struct NotifyLog(Mutex<Vec<String>>);
 
-    impl Manager for Heard {
-        fn tell(&self, sign: Sign<'_>) {
-            self.0.lock().unwrap().push(format!("{sign:?}"));
+    impl ServiceManager for NotifyLog {
+        fn notify(&self, service_state: ServiceState<'_>) {
+            self.0.lock().unwrap().push(format!("{service_state:?}"));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_watchdog_hears_with_every_beat_until_the_stop() {
-        let heard = Arc::new(Heard::default());
+    async fn the_watchdog_is_notified_at_every_interval_until_the_stop() {
+        let log = Arc::new(NotifyLog::default());
         let stop = CancellationToken::new();
-        let beat = Duration::from_secs(30);
-        let asked_to_stop = async {
+        let period = Duration::from_secs(30);
+        let stop_later = async {
             tokio::time::sleep(Duration::from_secs(70)).await;
             stop.cancel();
         };
-        let telling = keep_telling(heard.clone(), Some(beat), stop.clone());
-        tokio::join!(telling, asked_to_stop);
+        let notifying = notify_watchdog(log.clone(), Some(period), stop.clone());
+        tokio::join!(notifying, stop_later);
         assert_eq!(
-            *heard.0.lock().unwrap(),
+            *log.0.lock().unwrap(),
             ["Alive", "Alive", "Alive", "Stopping"]
         );
     }
 
     #[tokio::test]
-    async fn a_manager_without_a_watchdog_hears_of_the_stop_only() {
-        let heard = Arc::new(Heard::default());
+    async fn a_manager_without_a_watchdog_is_notified_of_the_stop_only() {
+        let log = Arc::new(NotifyLog::default());
         let stop = CancellationToken::new();
         stop.cancel();
-        keep_telling(heard.clone(), None, stop).await;
-        assert_eq!(*heard.0.lock().unwrap(), ["Stopping"]);
+        notify_watchdog(log.clone(), None, stop).await;
+        assert_eq!(*log.0.lock().unwrap(), ["Stopping"]);
     }
 
     #[test]
-    fn where_no_manager_is_nobody_is_told_and_nothing_fails() {
-        Systemd.tell(Sign::Status("two\nlines"));
-        Systemd.tell(Sign::Ready);
+    fn without_a_service_manager_notifying_does_not_fail() {
+        Systemd.notify(ServiceState::Status("two\nlines"));
+        Systemd.notify(ServiceState::Ready);
     }
 }

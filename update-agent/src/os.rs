@@ -1,47 +1,47 @@
-//! What the system says about itself.
+//! Information about the operating system.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
 /// os-release(5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsRelease {
-    /// Such as `debian`.
+    /// For example `debian`.
     pub id: String,
-    /// Such as `12`.
+    /// For example `12`.
     pub version_id: String,
-    /// Such as `Debian GNU/Linux 12 (bookworm)`.
+    /// For example `Debian GNU/Linux 12 (bookworm)`.
     pub pretty_name: String,
-    /// Such as `bookworm`.
+    /// For example `bookworm`.
     pub version_codename: String,
-    /// The line of releases of the image that runs; empty if it is none.
+    /// Profile name of the running image; empty if the system is not an image.
     pub image_id: String,
-    /// The version of that image.
+    /// Version of the image.
     pub image_version: String,
 }
 
-/// The image of the operating system that runs.
+/// The running image of the operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootedImage {
-    /// The line of releases that it is one of.
+    /// Name of the image's profile.
     pub profile_name: String,
-    /// Its version in that line.
+    /// Version of the image.
     pub image_id: String,
 }
 
 impl OsRelease {
-    /// That of the managed root; empty fields if it has none.
-    pub fn of(place: &Place) -> Self {
+    /// Reads the file of the managed root; the fields are empty if there is none.
+    pub fn read(paths: &AgentPaths) -> Self {
         let text = ["/etc/os-release", "/usr/lib/os-release"]
             .iter()
-            .find_map(|path| fs::read_to_string(place.inside(path)).ok());
+            .find_map(|path| fs::read_to_string(paths.inside(path)).ok());
         Self::parse(&text.unwrap_or_default())
     }
 
-    /// The image that the managed root is; `None` if it was not made as one.
+    /// The image that the managed root was installed from; `None` if it is not an image.
     pub fn booted_image(&self) -> Option<BootedImage> {
         let is_image = !self.image_id.is_empty() && !self.image_version.is_empty();
         is_image.then(|| BootedImage {
@@ -65,14 +65,14 @@ impl OsRelease {
                 "IMAGE_VERSION" => &mut release.image_version,
                 _ => continue,
             };
-            *field = unquoted(value);
+            *field = unquote(value);
         }
         release
     }
 }
 
-/// A value as the shell would read it: quotes removed, backslashes resolved.
-fn unquoted(value: &str) -> String {
+/// Parses a value as the shell does: removes quotes, resolves backslashes.
+fn unquote(value: &str) -> String {
     let inner = ['"', '\'']
         .iter()
         .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote))
@@ -88,12 +88,12 @@ fn unquoted(value: &str) -> String {
     text
 }
 
-/// The boot that the kernel is in.
+/// ID of the current boot.
 pub fn boot_id() -> String {
     first_line(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default()
 }
 
-/// The kernel that runs.
+/// Release of the running kernel.
 pub fn kernel_release() -> String {
     rustix::system::uname()
         .release()
@@ -109,7 +109,7 @@ pub fn machine() -> String {
         .into_owned()
 }
 
-/// Debian's name of an architecture for the kernel's; others stay as they are.
+/// Converts the kernel's name of an architecture to Debian's; unknown names stay as they are.
 pub fn debian_architecture(machine: &str) -> &str {
     match machine {
         "x86_64" => "amd64",
@@ -119,30 +119,31 @@ pub fn debian_architecture(machine: &str) -> &str {
     }
 }
 
-/// Whether the managed root has a database of packages. An image may come without one.
-pub fn has_dpkg(place: &Place) -> bool {
-    place.inside("/var/lib/dpkg").is_dir()
+/// Whether the managed root has a package database. An image may have none.
+pub fn has_dpkg(paths: &AgentPaths) -> bool {
+    paths.inside("/var/lib/dpkg").is_dir()
 }
 
-/// The name of the machine: the managed root's own, else the kernel's.
-pub fn host_name(place: &Place) -> String {
+/// Host name: the managed root's own, else the kernel's.
+pub fn host_name(paths: &AgentPaths) -> String {
     let running = || {
         rustix::system::uname()
             .nodename()
             .to_string_lossy()
             .into_owned()
     };
-    if place.is_own_system() {
+    if paths.is_own_system() {
         return running();
     }
-    first_line(&place.inside("/etc/hostname")).unwrap_or_else(running)
+    first_line(&paths.inside("/etc/hostname")).unwrap_or_else(running)
 }
 
-/// Whether the system waits for a reboot, and for which packages. The mark may be older than any attempt: it tells what
-/// is, not who did it. What cannot be read of the packages leaves the mark as it is.
-pub fn reboot_required(place: &Place) -> io::Result<(bool, Vec<String>)> {
-    let required = place.inside("/run/reboot-required").try_exists()?;
-    let by = fs::read(place.inside("/run/reboot-required.pkgs")).unwrap_or_default();
+/// Whether the system needs a reboot, and for which packages. The file may be older than any
+/// attempt, so it does not tell which change needs the reboot. An unreadable list of packages does
+/// not matter.
+pub fn reboot_required(paths: &AgentPaths) -> io::Result<(bool, Vec<String>)> {
+    let required = paths.inside("/run/reboot-required").try_exists()?;
+    let by = fs::read(paths.inside("/run/reboot-required.pkgs")).unwrap_or_default();
     let text = String::from_utf8_lossy(&by);
     let lines = text.lines().map(str::trim);
     let mut by: Vec<String> = lines
@@ -154,7 +155,7 @@ pub fn reboot_required(place: &Place) -> io::Result<(bool, Vec<String>)> {
     Ok((required, by))
 }
 
-/// The first line of a file, if there is one with something in it.
+/// The first line of a file, if it is not empty.
 pub fn first_line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().next()?.trim();
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_what_it_is_and_what_says_half_of_it_is_none() {
+    fn an_image_needs_both_an_id_and_a_version() {
         let image = |text: &str| OsRelease::parse(text).booted_image();
         let booted = image("ID=demo\nIMAGE_ID=demo\nIMAGE_VERSION=\"1.1\"\n").unwrap();
         assert_eq!(booted.profile_name, "demo");
@@ -194,19 +195,19 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_is_required_when_a_package_said_so() {
+    fn a_reboot_is_required_when_a_package_requests_it() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        assert_eq!(reboot_required(&place).unwrap(), (false, Vec::new()));
+        let paths = AgentPaths::new(root.path(), None);
+        assert_eq!(reboot_required(&paths).unwrap(), (false, Vec::new()));
         fs::create_dir(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/reboot-required"), "").unwrap();
         fs::write(root.path().join("run/reboot-required.pkgs"), "b\na\nb\n").unwrap();
         assert_eq!(
-            reboot_required(&place).unwrap(),
+            reboot_required(&paths).unwrap(),
             (true, vec!["a".to_owned(), "b".to_owned()])
         );
 
         fs::write(root.path().join("run/reboot-required.pkgs"), b"\xff\n").unwrap();
-        assert!(reboot_required(&place).unwrap().0, "the mark is the mark");
+        assert!(reboot_required(&paths).unwrap().0, "the file still counts");
     }
 }

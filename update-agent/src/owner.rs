@@ -1,10 +1,10 @@
-//! The word of the machine's owner: a file of the machine that no message of the server can widen.
+//! Limits of the machine's owner: a file on the machine that no message of the server can override.
 //!
-//! The file is read anew each time that something is to be decided. While it cannot be read, is not understood, or could
-//! have been written by somebody else, everything that it could limit is refused.
+//! The file is read again for each decision. While it is unreadable or invalid, or could have been
+//! written by another user, everything that it could limit is refused.
 
 mod hours;
-mod people;
+mod logged_in_users;
 mod sources;
 
 use std::fmt;
@@ -22,73 +22,74 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::model::{Failure, FailureKind, PackageWish, Plan};
-use crate::place::Place;
+use crate::model::{Failure, FailureKind, PackageSpec, UpdatePlan};
+use crate::paths::AgentPaths;
 
 pub use self::hours::{BadHours, Hours};
 
-/// Where the owner's limits are, as seen from inside the managed root. The file may be missing: then there are none.
-pub const FILE: &str = "/etc/evenkeel/limits.toml";
+/// The file with the owner's limits, as seen from inside the managed root. Without the file there
+/// are no limits.
+pub const LIMITS_FILE: &str = "/etc/evenkeel/limits.toml";
 
-/// A longer file is a mistake.
-const MOST_BYTES: u64 = 64 << 10;
+/// Maximum size of the file in bytes. A larger file is an error.
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// A longer summary is cut.
-const MOST_SUMMARY: usize = 1000;
+/// Maximum length of the summary in bytes.
+const MAX_SUMMARY_BYTES: usize = 1000;
 
-/// What the owner allows. Without a word of the owner that is everything.
+/// Limits of the owner. The default allows everything except unsigned images.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnerLimits {
-    /// The suites that packages may come from, as sources name them; empty for any.
+    /// Allowed suites of packages, as sources name them; empty for any.
     pub suites: Vec<String>,
-    /// Fingerprints and files of keys that a source of a wish may be signed by; empty for any.
+    /// Fingerprints and key files that may sign a source of an update policy; empty for any.
     pub keys: Vec<String>,
-    /// Whether a wish may bring sources of its own.
+    /// Whether an update policy may add sources.
     pub new_sources: bool,
-    /// When a change or a reboot may begin, by the node's own time; empty for always.
+    /// When a change or a reboot may begin, in the node's local time; empty for always.
     pub hours: Vec<Hours>,
-    /// Whether a package may be brought to an older version.
+    /// Whether a package may be downgraded.
     pub downgrades: bool,
     /// Whether a package may be removed.
     pub removals: bool,
     /// When the agent may reboot the system.
-    pub reboots: Reboots,
-    /// Whether people who are logged in are waited for.
-    pub users: Users,
-    /// Which images may run.
+    pub reboots: RebootLimit,
+    /// Whether changes wait until no user is logged in.
+    pub users: LoggedInUsersRule,
+    /// Limits of images.
     pub image: ImageLimits,
 }
 
-/// Which images may run.
+/// Limits of images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageLimits {
-    /// Whether an image may run that no key of the machine has signed. Nothing but this file can allow it.
+    /// Whether an image may run that no key of the machine has signed. Only this file can allow it.
     pub unsigned_images: bool,
 }
 
 /// When the agent may reboot the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reboots {
+pub enum RebootLimit {
     /// Whenever an update needs it.
     #[default]
     Always,
-    /// Not at all.
+    /// Never.
     Never,
-    /// When an update needs it and nobody is logged in.
-    WhenNobodyIsLoggedIn,
+    /// When an update needs it and no user is logged in.
+    WhenNoUserIsLoggedIn,
 }
 
-/// Whether people who are logged in are waited for.
+/// Whether changes wait until no user is logged in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Users {
-    /// A change begins beside them.
+pub enum LoggedInUsersRule {
+    /// A change does not wait.
     #[default]
     Ignore,
-    /// A change begins when all have gone.
+    /// A change waits until all users have logged out.
     Wait,
 }
 
@@ -101,48 +102,48 @@ impl Default for OwnerLimits {
             hours: Vec::new(),
             downgrades: true,
             removals: true,
-            reboots: Reboots::default(),
-            users: Users::default(),
+            reboots: RebootLimit::default(),
+            users: LoggedInUsersRule::default(),
             image: ImageLimits::default(),
         }
     }
 }
 
 impl OwnerLimits {
-    /// Reads the text of a limits file. Fails on the first thing that is not understood, and says what it is.
+    /// Parses a limits file. Fails at the first invalid entry, with its name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let limits: Self = Figment::from(Toml::string(text))
             .extract()
             .map_err(|error| error.to_string())?;
         let is_suite = |suite: &&String| !suite.is_empty() && !suite.contains(char::is_whitespace);
         if let Some(suite) = limits.suites.iter().find(|suite| !is_suite(suite)) {
-            return Err(format!("{suite:?} is no suite"));
+            return Err(format!("{suite:?} is not a suite"));
         }
         if let Some(key) = limits.keys.iter().find(|key| !sources::is_key(key)) {
             return Err(format!(
-                "{key:?} is neither the fingerprint of a key nor the path of a file of keys"
+                "{key:?} is neither the fingerprint of a key nor the path of a key file"
             ));
         }
         Ok(limits)
     }
 
-    fn allow_now(&self, at: NaiveDateTime) -> Result<(), String> {
-        if self.hours.is_empty() || self.hours.iter().any(|hours| hours.contain(at)) {
+    fn check_hours(&self, at: NaiveDateTime) -> Result<(), String> {
+        if self.hours.is_empty() || self.hours.iter().any(|hours| hours.contains(at)) {
             return Ok(());
         }
         Err(format!(
             "it is outside the owner's hours ({})",
-            self.told_hours()
+            self.format_hours()
         ))
     }
 
-    fn told_hours(&self) -> String {
+    fn format_hours(&self) -> String {
         let hours: Vec<_> = self.hours.iter().map(Hours::to_string).collect();
         hours.join(", ")
     }
 }
 
-/// What is limited, in one line, and what is allowed that else is not; nothing if nothing is.
+/// Lists the limits, and unusual permissions, in one line; empty if there are none.
 impl fmt::Display for OwnerLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -153,64 +154,65 @@ impl fmt::Display for OwnerLimits {
             parts.push(format!("only the keys {}", self.keys.join(", ")));
         }
         if !self.hours.is_empty() {
-            parts.push(format!("only at {}", self.told_hours()));
+            parts.push(format!("only at {}", self.format_hours()));
         }
         let reboots = match self.reboots {
-            Reboots::Always => None,
-            Reboots::Never => Some("no reboots"),
-            Reboots::WhenNobodyIsLoggedIn => Some("reboots only when nobody is logged in"),
+            RebootLimit::Always => None,
+            RebootLimit::Never => Some("no reboots"),
+            RebootLimit::WhenNoUserIsLoggedIn => Some("reboots only when no user is logged in"),
         };
-        let words = [
+        let rules = [
             (!self.new_sources).then_some("no new sources"),
             (!self.downgrades).then_some("no downgrades"),
             (!self.removals).then_some("no removals"),
             reboots,
-            (self.users == Users::Wait).then_some("changes only when nobody is logged in"),
-            (self.image.unsigned_images).then_some("images without a signature are allowed"),
+            (self.users == LoggedInUsersRule::Wait)
+                .then_some("changes only when no user is logged in"),
+            (self.image.unsigned_images).then_some("unsigned images are allowed"),
         ];
-        parts.extend(words.into_iter().flatten().map(str::to_owned));
+        parts.extend(rules.into_iter().flatten().map(str::to_owned));
         f.write_str(&parts.join("; "))
     }
 }
 
-/// The owner's word cannot be had.
+/// The limits file is unreadable, invalid or not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the owner's limits in {} cannot be relied on: {why}", path.display())]
+#[error("cannot use the owner's limits in {}: {why}", path.display())]
 pub struct OwnerError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Why the file cannot be used.
     pub why: String,
 }
 
-/// The machine's owner. Everything is asked of the file as it is at that moment.
+/// The machine's owner. Each method reads the limits file again.
 #[derive(Debug)]
 pub struct Owner {
-    place: Place,
+    paths: AgentPaths,
     clock: Arc<dyn Clock>,
-    local: fn(DateTime<Utc>) -> NaiveDateTime,
-    /// logind's folder of sessions, on a system of the agent's own.
+    to_local_time: fn(DateTime<Utc>) -> NaiveDateTime,
+    /// logind's folder of sessions, on the agent's own system.
     sessions: Option<PathBuf>,
 }
 
 impl Owner {
-    /// The owner of a place.
-    pub fn new(place: Place, clock: Arc<dyn Clock>) -> Self {
-        let sessions = place
+    /// Creates the owner of a managed root.
+    pub fn new(paths: AgentPaths, clock: Arc<dyn Clock>) -> Self {
+        let sessions = paths
             .is_own_system()
-            .then(|| place.inside(people::SESSIONS));
+            .then(|| paths.inside(logged_in_users::SESSIONS_FOLDER));
         Self {
-            place,
+            paths,
             clock,
-            local: |at| at.with_timezone(&Local).naive_local(),
+            to_local_time: |at| at.with_timezone(&Local).naive_local(),
             sessions,
         }
     }
 
-    /// What the owner allows now. Fails if the file is there and cannot be relied on; then nothing is allowed.
+    /// Reads the limits. Fails if the file exists but cannot be used; then nothing is allowed.
     pub fn limits(&self) -> Result<OwnerLimits, OwnerError> {
-        let path = self.place.inside(FILE);
-        let text = match read(&path) {
+        let path = self.paths.inside(LIMITS_FILE);
+        let text = match read_limits(&path) {
             Ok(text) => text,
             Err(why) => return Err(OwnerError { path, why }),
         };
@@ -220,103 +222,108 @@ impl Owner {
         OwnerLimits::parse(&text).map_err(|why| OwnerError { path, why })
     }
 
-    /// Whether a change may begin now: the hours, and who is logged in. Else why not; it passes by itself.
+    /// Checks whether a change may begin now: the hours and the logged-in users. The error says why
+    /// not; it is temporary.
     pub fn may_begin(&self) -> Result<(), String> {
         let limits = self.limits().map_err(|error| error.to_string())?;
-        limits.allow_now((self.local)(self.clock.now()))?;
+        limits.check_hours((self.to_local_time)(self.clock.now()))?;
         match limits.users {
-            Users::Ignore => Ok(()),
-            Users::Wait => self.nobody_is_logged_in(),
+            LoggedInUsersRule::Ignore => Ok(()),
+            LoggedInUsersRule::Wait => self.check_no_user_logged_in(),
         }
     }
 
-    /// Whether the agent may reboot the system now; else why not.
+    /// Checks whether the agent may reboot the system now. The error says why not.
     pub fn may_reboot(&self) -> Result<(), String> {
         let limits = self.limits().map_err(|error| error.to_string())?;
         match limits.reboots {
-            Reboots::Always => {}
-            Reboots::Never => return Err("the machine's owner allows no reboots".to_owned()),
-            Reboots::WhenNobodyIsLoggedIn => self.nobody_is_logged_in()?,
+            RebootLimit::Always => {}
+            RebootLimit::Never => {
+                return Err("the machine's owner does not allow reboots".to_owned());
+            }
+            RebootLimit::WhenNoUserIsLoggedIn => self.check_no_user_logged_in()?,
         }
-        limits.allow_now((self.local)(self.clock.now()))
+        limits.check_hours((self.to_local_time)(self.clock.now()))
     }
 
-    /// Whether the owner allows what a wish brings: its sources, their suites and their keys. That a wish allows removals
-    /// or downgrades is no reason to refuse it: what the owner does not allow is left out when the change is planned.
-    pub fn allows(&self, wish: &PackageWish) -> Result<(), Failure> {
+    /// Checks the sources of a spec, with their suites and keys. A spec that allows removals or
+    /// downgrades is not refused: the plan leaves out what the owner does not allow.
+    pub fn check_spec(&self, spec: &PackageSpec) -> Result<(), Failure> {
         let refuse = |why: String| {
             Failure::new(
                 FailureKind::Limits,
-                format!("the machine's owner does not allow it: {why}"),
+                format!("the machine's owner does not allow this: {why}"),
             )
         };
         let limits = self
             .limits()
             .map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))?;
-        if !limits.new_sources && !wish.sources.is_empty() {
-            return Err(refuse("the wish brings a source of its own".to_owned()));
+        if !limits.new_sources && !spec.sources.is_empty() {
+            return Err(refuse("the update policy adds a source".to_owned()));
         }
-        wish.sources
+        spec.sources
             .iter()
-            .try_for_each(|stanza| sources::check(&limits, stanza))
+            .try_for_each(|stanza| sources::check_source(&limits, stanza))
             .map_err(refuse)
     }
 
-    /// Whether a plan still fits what the owner allows, which may have changed since it was made; else why not.
-    pub fn allows_plan(&self, plan: &Plan) -> Result<(), String> {
+    /// Checks a plan against the current limits, which may have changed since it was made. The
+    /// error says why not.
+    pub fn check_plan(&self, plan: &UpdatePlan) -> Result<(), String> {
         let limits = self.limits().map_err(|error| error.to_string())?;
         let removed = plan.changes.iter().find(|change| change.after.is_none());
         match removed {
             Some(change) if !limits.removals => Err(format!(
-                "the machine's owner allows no removals, and {} is to be removed",
+                "the machine's owner does not allow removals, but {} would be removed",
                 change.name
             )),
             _ => Ok(()),
         }
     }
 
-    /// What the owner limits, in one line for people; empty if nothing is limited.
+    /// The limits in one line, for people; empty if there are none.
     pub fn summary(&self) -> String {
-        let mut words = match self.limits() {
+        let mut summary = match self.limits() {
             Ok(limits) => limits.to_string(),
             Err(error) => error.to_string(),
         };
-        if words.len() > MOST_SUMMARY {
-            words.truncate(words.floor_char_boundary(MOST_SUMMARY));
-            words.push_str(" …");
+        if summary.len() > MAX_SUMMARY_BYTES {
+            summary.truncate(summary.floor_char_boundary(MAX_SUMMARY_BYTES));
+            summary.push_str(" …");
         }
-        words
+        summary
     }
 
-    /// What a person should mend in the limits file.
-    pub fn trouble(&self) -> Option<String> {
+    /// Warning about an unusable limits file.
+    pub fn warning(&self) -> Option<String> {
         let error = self.limits().err()?;
-        Some(format!("{error}; nothing is changed until it is mended"))
+        Some(format!("{error}; nothing is changed until this is fixed"))
     }
 
-    fn nobody_is_logged_in(&self) -> Result<(), String> {
+    fn check_no_user_logged_in(&self) -> Result<(), String> {
         match &self.sessions {
-            Some(sessions) if people::are_logged_in(sessions) => {
-                Err("somebody is logged in".to_owned())
+            Some(sessions) if logged_in_users::is_user_logged_in(sessions) => {
+                Err("a user is logged in".to_owned())
             }
             _ => Ok(()),
         }
     }
 }
 
-/// The text of the file; `None` if it is not there.
-fn read(path: &Path) -> Result<Option<String>, String> {
-    let Some(text) = read_trusted(path, MOST_BYTES)? else {
+/// Reads the file; `None` if it does not exist.
+fn read_limits(path: &Path) -> Result<Option<String>, String> {
+    let Some(text) = read_trusted(path, MAX_FILE_BYTES)? else {
         return Ok(None);
     };
     let folder = path.parent().unwrap_or(Path::new("/"));
-    only_root_writes_in(folder).map_err(|why| format!("of its folder: {why}"))?;
+    check_only_root_writes_in(folder).map_err(|why| format!("its folder is not trusted: {why}"))?;
     let text = String::from_utf8(text).map_err(|error| error.to_string())?;
     Ok(Some(text))
 }
 
-/// What is in a file that nobody but root can have written, of at most `most` bytes; `None` if it is not there; else why
-/// it is not relied on. The file that was looked at is the one that is read.
+/// Reads a file of at most `most` bytes that only root can have written; `None` if it does not
+/// exist. The error says why the file is not trusted. The checks apply to the opened file, so it
+/// cannot be replaced in between.
 pub(crate) fn read_trusted(path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -325,37 +332,39 @@ pub(crate) fn read_trusted(path: &Path, most: u64) -> Result<Option<Vec<u8>>, St
         Err(Errno::LOOP) => return Err("it is a symbolic link".to_owned()),
         Err(error) => return Err(io::Error::from(error).to_string()),
     };
-    let said = |error: io::Error| error.to_string();
-    let found = file.metadata().map_err(said)?;
-    if !found.is_file() {
-        return Err("it is no file".to_owned());
+    let error_text = |error: io::Error| error.to_string();
+    let metadata = file.metadata().map_err(error_text)?;
+    if !metadata.is_file() {
+        return Err("it is not a regular file".to_owned());
     }
-    only_root_writes(&found)?;
-    if found.len() > most {
+    check_only_root_writes(&metadata)?;
+    if metadata.len() > most {
         return Err(format!("it is longer than {most} bytes"));
     }
     let mut content = Vec::new();
-    file.take(most).read_to_end(&mut content).map_err(said)?;
+    file.take(most)
+        .read_to_end(&mut content)
+        .map_err(error_text)?;
     Ok(Some(content))
 }
 
-/// The same of a folder as [`only_root_writes`].
-pub(crate) fn only_root_writes_in(folder: &Path) -> Result<(), String> {
-    let found = fs::metadata(folder).map_err(|error| error.to_string())?;
-    only_root_writes(&found)
+/// Like [`check_only_root_writes`], for a folder.
+pub(crate) fn check_only_root_writes_in(folder: &Path) -> Result<(), String> {
+    let metadata = fs::metadata(folder).map_err(|error| error.to_string())?;
+    check_only_root_writes(&metadata)
 }
 
-/// Whether nobody but root, or the agent's own user where that is another one, can have written a file; else why not.
-pub(crate) fn only_root_writes(found: &Metadata) -> Result<(), String> {
+/// Checks that only root, or the agent's own user, can have written a file. The error says why not.
+pub(crate) fn check_only_root_writes(metadata: &Metadata) -> Result<(), String> {
     let own = rustix::process::geteuid().as_raw();
-    if found.uid() != 0 && found.uid() != own {
+    if metadata.uid() != 0 && metadata.uid() != own {
         return Err(format!(
             "it belongs to the user {}, not to root",
-            found.uid()
+            metadata.uid()
         ));
     }
-    if found.mode() & 0o022 != 0 {
-        return Err("others than root may write it".to_owned());
+    if metadata.mode() & 0o022 != 0 {
+        return Err("users other than root may write to it".to_owned());
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The only door to other programs.
+//! Runs other programs; no other code of the agent starts programs.
 //!
-//! Output goes to memory files, not to pipes: a program that outlives the agent, such as apt in the middle of its work,
-//! is not stopped by a pipe that nobody reads.
+//! Output goes to memory files instead of pipes: a program that outlives the agent, such as apt
+//! during its work, is not stopped by a closed pipe.
 
 use std::fmt;
 use std::fs::File;
@@ -14,11 +14,12 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// More output than this is an error, because it cannot be what was asked for.
-const MOST_OUTPUT: u64 = 64 << 20;
+/// Maximum output of a program in bytes. More is an error, because it cannot be the expected
+/// output.
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
-/// What a program sees beside what its command names.
-const VARIABLES: [(&str, &str); 6] = [
+/// Environment variables of all programs, in addition to those of the command.
+const BASE_ENVIRONMENT: [(&str, &str); 6] = [
     (
         "PATH",
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -27,69 +28,73 @@ const VARIABLES: [(&str, &str); 6] = [
     ("LC_ALL", "C.UTF-8"),
     ("DEBIAN_FRONTEND", "noninteractive"),
     ("APT_LISTCHANGES_FRONTEND", "none"),
-    // Which services are restarted is the policy's word. And apt would wait here for a restart of the agent, which waits
-    // for apt.
+    // The policy decides which services are restarted. Also, needrestart would restart the agent
+    // and wait for it, while the agent waits for apt.
     ("NEEDRESTART_SUSPEND", "1"),
 ];
 
-/// What becomes of a program that is not done at its deadline.
+/// What happens to a program that has not ended by its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtDeadline {
-    /// It is killed, with its process group.
+pub enum DeadlineAction {
+    /// The program is killed with its process group.
     Kill,
-    /// It is left alone: to kill what changes packages would leave them half done.
-    Leave,
+    /// The program continues: killing a change of packages would leave them half installed.
+    Detach,
 }
 
-/// A program to run and how.
+/// A program to run, and how to run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Name or path, as seen from inside the managed root.
     pub program: String,
-    /// Given as they are; no shell reads them.
+    /// Arguments, not interpreted by a shell.
     pub arguments: Vec<String>,
-    /// Environment variables beside the usual ones.
+    /// Environment variables in addition to the base environment.
     pub variables: Vec<(String, String)>,
-    /// How long it may take.
+    /// Time limit.
     pub deadline: Duration,
-    /// What becomes of it then.
-    pub at_deadline: AtDeadline,
-    /// Whether errors are put between the other output, as a terminal would show them.
+    /// What happens after the time limit.
+    pub at_deadline: DeadlineAction,
+    /// Whether standard error is merged into standard output, as on a terminal.
     pub merged: bool,
 }
 
 impl Command {
-    /// A command without arguments, which is killed at its deadline.
+    /// Creates a command without arguments that is killed at its deadline.
     pub fn new(program: impl Into<String>, deadline: Duration) -> Self {
         Self {
             program: program.into(),
             arguments: Vec::new(),
             variables: Vec::new(),
             deadline,
-            at_deadline: AtDeadline::Kill,
+            at_deadline: DeadlineAction::Kill,
             merged: false,
         }
     }
 
     /// Adds arguments.
     #[must_use]
-    pub fn with<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+    pub fn with_arguments<S: Into<String>>(
+        mut self,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
-    pub fn variable(mut self, name: &str, value: &str) -> Self {
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Marks it as something that changes the system: its output is kept in order, and it is never killed.
+    /// Marks a command that changes the system: its outputs are merged in order, and it is never
+    /// killed.
     #[must_use]
-    pub fn that_changes(mut self) -> Self {
+    pub fn for_change(mut self) -> Self {
         self.merged = true;
-        self.at_deadline = AtDeadline::Leave;
+        self.at_deadline = DeadlineAction::Detach;
         self
     }
 }
@@ -103,12 +108,12 @@ impl fmt::Display for Command {
     }
 }
 
-/// What a program left behind.
+/// Result of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// The exit status; `None` if a signal ended it.
+    /// The exit status; `None` if a signal ended the program.
     pub status: Option<i32>,
-    /// Standard output; everything if the command merges.
+    /// Standard output; all output if the command merges.
     pub stdout: String,
     /// Standard error; empty if the command merges.
     pub stderr: String,
@@ -120,16 +125,16 @@ impl Output {
         self.status == Some(0)
     }
 
-    /// The exit status in words.
-    pub fn ending(&self) -> String {
+    /// Describes the exit status.
+    pub fn describe_status(&self) -> String {
         match self.status {
             Some(status) => format!("ended with status {status}"),
-            None => "was ended by a signal".to_owned(),
+            None => "was killed by a signal".to_owned(),
         }
     }
 
-    /// Both outputs, first the errors.
-    pub fn words(&self) -> String {
+    /// Both outputs, standard error first.
+    pub fn combined_output(&self) -> String {
         format!("{}{}", self.stderr, self.stdout)
     }
 }
@@ -137,46 +142,46 @@ impl Output {
 /// A program could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It was not started.
+    /// The program was not started.
     #[error("cannot start {program}")]
     Start {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// It did not end in time.
+    /// The program did not end in time.
     #[error("{program} did not end within {} s", after.as_secs())]
     Deadline {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// How long it was given.
+        /// The time limit.
         after: Duration,
-        /// What it had said.
-        said: String,
+        /// Output until then.
+        output: String,
     },
-    /// Its end or its output could not be learnt.
-    #[error("cannot learn how {program} ended")]
+    /// The exit status or the output could not be read.
+    #[error("cannot determine how {program} ended")]
     Lost {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Starts programs.
+/// Runs programs.
 #[async_trait::async_trait]
 pub trait Runner: Send + Sync {
-    /// Runs a program to its end. An exit status other than 0 is an answer, not an error.
+    /// Runs a program to its end. A non-zero exit status is a result, not an error.
     async fn run(&self, command: &Command) -> Result<Output, RunError>;
 
-    /// Starts a program that lives beside other work and ends when its input does: when it is dropped or ended, or when
-    /// the agent is killed. What it says is thrown away, and its deadline does not count. A runner that cannot do this
-    /// says so.
-    fn hold(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
+    /// Starts a program that runs in the background until its input is closed: when it is dropped
+    /// or ended, or when the agent is killed. Its output is discarded, and its deadline is ignored.
+    /// The default implementation returns an error.
+    fn start_held(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
         Err(RunError::Start {
             program: command.program.clone(),
             source: io::ErrorKind::Unsupported.into(),
@@ -184,10 +189,10 @@ pub trait Runner: Send + Sync {
     }
 }
 
-/// A program that lives until it is let go. To drop it closes its input and waits for nothing.
+/// A program that runs until its input is closed. Dropping it closes the input without waiting.
 #[async_trait::async_trait]
 pub trait HeldProgram: fmt::Debug + Send + Sync {
-    /// Closes its input and waits for its end; after `wait` it is killed.
+    /// Closes the input and waits for the end of the program; after `wait` it is killed.
     async fn end(&mut self, wait: Duration);
 }
 
@@ -198,7 +203,7 @@ pub struct HostRunner {
 }
 
 impl HostRunner {
-    /// A runner for the root; other roots than `/` are entered with `chroot`.
+    /// Creates a runner for the root; `chroot` is used for other roots than `/`.
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -207,7 +212,7 @@ impl HostRunner {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the door to other programs"
+        reason = "this is the only place that starts programs"
     )]
     fn process(&self, command: &Command) -> tokio::process::Command {
         let mut process = if self.root == Path::new("/") {
@@ -220,7 +225,7 @@ impl HostRunner {
         process
             .args(&command.arguments)
             .env_clear()
-            .envs(VARIABLES)
+            .envs(BASE_ENVIRONMENT)
             .envs(command.variables.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .process_group(0)
@@ -242,13 +247,13 @@ impl Runner for HostRunner {
             source,
         };
         tracing::debug!(%command, "running");
-        let pages = Pages::new(command.merged).map_err(start)?;
+        let files = OutputFiles::new(command.merged).map_err(start)?;
         let mut process = self.process(command);
-        pages.give_to(&mut process).map_err(start)?;
+        files.attach_to(&mut process).map_err(start)?;
         let mut child = process.spawn().map_err(start)?;
-        let mut group = Group::of(&child, command.at_deadline);
+        let mut group = ProcessGroup::new(&child, command.at_deadline);
         let Ok(ended) = tokio::time::timeout(command.deadline, child.wait()).await else {
-            if command.at_deadline == AtDeadline::Kill {
+            if command.at_deadline == DeadlineAction::Kill {
                 group.kill();
                 child.wait().await.map_err(lost)?;
             }
@@ -256,21 +261,21 @@ impl Runner for HostRunner {
             return Err(RunError::Deadline {
                 program: program(),
                 after: command.deadline,
-                said: read(&pages.out).map_err(lost)?,
+                output: read_output(&files.out).map_err(lost)?,
             });
         };
         group.release();
         Ok(Output {
             status: ended.map_err(lost)?.code(),
-            stdout: read(&pages.out).map_err(lost)?,
-            stderr: match &pages.err {
-                Some(err) => read(err).map_err(lost)?,
+            stdout: read_output(&files.out).map_err(lost)?,
+            stderr: match &files.err {
+                Some(err) => read_output(err).map_err(lost)?,
                 None => String::new(),
             },
         })
     }
 
-    fn hold(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
+    fn start_held(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
         tracing::debug!(%command, "holding");
         let mut process = self.process(command);
         process
@@ -285,7 +290,7 @@ impl Runner for HostRunner {
     }
 }
 
-/// A child with the writing end of its input.
+/// A child process with the write end of its input.
 #[derive(Debug)]
 struct HeldChild {
     child: tokio::process::Child,
@@ -294,66 +299,67 @@ struct HeldChild {
 #[async_trait::async_trait]
 impl HeldProgram for HeldChild {
     async fn end(&mut self, wait: Duration) {
-        let mut group = Group::of(&self.child, AtDeadline::Kill);
-        // To wait for it closes its input first.
+        let mut group = ProcessGroup::new(&self.child, DeadlineAction::Kill);
+        // Waiting closes the input first.
         if tokio::time::timeout(wait, self.child.wait()).await.is_err() {
             group.kill();
-            // It has been killed: this wait is short, and nothing can be done with what it says.
+            // The program is killed, so this wait is short; its result does not matter.
             self.child.wait().await.ok();
         }
         group.release();
     }
 }
 
-/// Where a program writes.
-struct Pages {
+/// Memory files for the output of a program.
+struct OutputFiles {
     out: File,
     err: Option<File>,
 }
 
-impl Pages {
+impl OutputFiles {
     fn new(merged: bool) -> io::Result<Self> {
-        let page = |name: &str| -> io::Result<File> {
+        let file = |name: &str| -> io::Result<File> {
             Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
         };
         Ok(Self {
-            out: page("stdout")?,
-            err: if merged { None } else { Some(page("stderr")?) },
+            out: file("stdout")?,
+            err: if merged { None } else { Some(file("stderr")?) },
         })
     }
 
-    fn give_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {
+    fn attach_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {
         process.stdout(self.out.try_clone()?);
         process.stderr(self.err.as_ref().unwrap_or(&self.out).try_clone()?);
         Ok(())
     }
 }
 
-fn read(page: &File) -> io::Result<String> {
-    let length = page.metadata()?.len();
-    if length > MOST_OUTPUT {
-        return Err(io::Error::other("it said more than can be read"));
+fn read_output(file: &File) -> io::Result<String> {
+    let length = file.metadata()?.len();
+    if length > MAX_OUTPUT_BYTES {
+        return Err(io::Error::other("the output is too long"));
     }
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-    page.read_exact_at(&mut bytes, 0)?;
+    file.read_exact_at(&mut bytes, 0)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The process group of a program. It goes when the wait for it is given up, unless it is to be left alone.
-struct Group(Option<Pid>);
+/// Process group of a program. It is killed when the wait is aborted, unless the program must
+/// continue.
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
-    fn of(child: &tokio::process::Child, at_deadline: AtDeadline) -> Self {
+impl ProcessGroup {
+    fn new(child: &tokio::process::Child, at_deadline: DeadlineAction) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self(match at_deadline {
-            AtDeadline::Kill => id.and_then(Pid::from_raw),
-            AtDeadline::Leave => None,
+            DeadlineAction::Kill => id.and_then(Pid::from_raw),
+            DeadlineAction::Detach => None,
         })
     }
 
     fn kill(&mut self) {
         if let Some(group) = self.0.take() {
-            // It may have ended just now: then there is nobody to kill.
+            // The group may just have ended.
             kill_process_group(group, Signal::KILL).ok();
         }
     }
@@ -363,7 +369,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }
@@ -373,18 +379,20 @@ impl Drop for Group {
 mod tests {
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-    async fn sh(script: &str, deadline: Duration) -> Result<Output, RunError> {
+    async fn run_script(script: &str, deadline: Duration) -> Result<Output, RunError> {
         let runner = HostRunner::new(Path::new("/"));
         runner
-            .run(&Command::new("sh", deadline).with(["-c", script]))
+            .run(&Command::new("sh", deadline).with_arguments(["-c", script]))
             .await
     }
 
     #[tokio::test]
-    async fn what_a_program_says_and_how_it_ends_is_kept_apart() {
-        let output = sh("echo out; echo err >&2; exit 7", SOON).await.unwrap();
+    async fn output_errors_and_status_are_separate() {
+        let output = run_script("echo out; echo err >&2; exit 7", TEST_TIMEOUT)
+            .await
+            .unwrap();
         assert_eq!(
             output,
             Output {
@@ -393,15 +401,15 @@ mod tests {
                 stderr: "err\n".into()
             }
         );
-        assert_eq!(output.ending(), "ended with status 7");
+        assert_eq!(output.describe_status(), "ended with status 7");
     }
 
     #[tokio::test]
-    async fn a_program_that_changes_things_is_heard_in_order() {
+    async fn a_change_has_its_output_in_order() {
         let runner = HostRunner::new(Path::new("/"));
-        let command = Command::new("sh", SOON)
-            .with(["-c", "echo one; echo two >&2; echo three"])
-            .that_changes();
+        let command = Command::new("sh", TEST_TIMEOUT)
+            .with_arguments(["-c", "echo one; echo two >&2; echo three"])
+            .for_change();
         assert_eq!(
             runner.run(&command).await.unwrap().stdout,
             "one\ntwo\nthree\n"
@@ -413,23 +421,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
         let script = format!("echo begun; sleep 1000 & echo $! > {}; wait", pid.display());
-        let error = sh(&script, Duration::from_millis(300)).await.unwrap_err();
-        let RunError::Deadline { said, .. } = error else {
+        let error = run_script(&script, Duration::from_millis(300))
+            .await
+            .unwrap_err();
+        let RunError::Deadline { output, .. } = error else {
             panic!("{error}")
         };
-        assert_eq!(said, "begun\n");
+        assert_eq!(output, "begun\n");
         let sleeper = std::fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", sleeper.trim());
-        let gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        let is_gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         let begun = std::time::Instant::now();
-        while !gone() {
-            assert!(begun.elapsed() < SOON, "the sleeper is still there");
+        while !is_gone() {
+            assert!(
+                begun.elapsed() < TEST_TIMEOUT,
+                "the sleeper is still running"
+            );
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn a_program_that_changes_things_is_left_alone_at_its_deadline() {
+    async fn a_change_keeps_running_at_its_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
         let done = folder.path().join("done");
@@ -440,25 +453,25 @@ mod tests {
         );
         let runner = HostRunner::new(Path::new("/"));
         let command = Command::new("sh", Duration::from_millis(100))
-            .with(["-c", &script])
-            .that_changes();
+            .with_arguments(["-c", &script])
+            .for_change();
         runner.run(&command).await.unwrap_err();
 
         std::fs::write(gate, "").unwrap();
         let begun = std::time::Instant::now();
         while !done.exists() {
-            assert!(begun.elapsed() < SOON, "it was stopped");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "it was stopped");
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn a_program_sees_no_variables_but_the_usual_ones() {
-        let output = sh("env | sed 's/=.*//' | sort | tr '\\n' ' '", SOON)
+    async fn a_program_gets_the_base_environment_only() {
+        let output = run_script("env | sed 's/=.*//' | sort | tr '\\n' ' '", TEST_TIMEOUT)
             .await
             .unwrap();
         for name in output.stdout.split_whitespace() {
-            let usual = VARIABLES.iter().any(|(usual, _)| *usual == name);
+            let usual = BASE_ENVIRONMENT.iter().any(|(usual, _)| *usual == name);
             assert!(
                 usual || ["PWD", "SHLVL", "_", "OLDPWD"].contains(&name),
                 "{name}"
@@ -466,51 +479,58 @@ mod tests {
         }
     }
 
-    /// A held program of which `done` is there as soon as it has ended by itself.
-    fn held(folder: &Path) -> (Box<dyn HeldProgram>, PathBuf) {
+    /// A held program that creates the file `done` when it ends by itself.
+    fn start_cat(folder: &Path) -> (Box<dyn HeldProgram>, PathBuf) {
         let done = folder.join("done");
         let script = format!("cat; : > {}", done.display());
-        let command = Command::new("sh", SOON).with(["-c", &script]);
-        let program = HostRunner::new(Path::new("/")).hold(&command).unwrap();
+        let command = Command::new("sh", TEST_TIMEOUT).with_arguments(["-c", &script]);
+        let program = HostRunner::new(Path::new("/"))
+            .start_held(&command)
+            .unwrap();
         (program, done)
     }
 
     #[tokio::test]
-    async fn a_held_program_ends_when_it_is_let_go() {
+    async fn a_held_program_ends_when_its_input_closes() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut program, done) = held(folder.path());
+        let (mut program, done) = start_cat(folder.path());
         assert!(!done.exists());
-        program.end(SOON).await;
+        program.end(TEST_TIMEOUT).await;
         assert!(done.exists());
-        program.end(SOON).await;
+        program.end(TEST_TIMEOUT).await;
     }
 
     #[tokio::test]
     async fn a_held_program_that_is_dropped_ends_by_itself() {
         let folder = tempfile::tempdir().unwrap();
-        let (program, done) = held(folder.path());
+        let (program, done) = start_cat(folder.path());
         drop(program);
         let begun = std::time::Instant::now();
         while !done.exists() {
-            assert!(begun.elapsed() < SOON, "it is still there");
+            assert!(
+                begun.elapsed() < TEST_TIMEOUT,
+                "the program is still running"
+            );
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn a_held_program_that_does_not_let_go_is_killed() {
-        let command = Command::new("sleep", SOON).with(["1000"]);
-        let mut program = HostRunner::new(Path::new("/")).hold(&command).unwrap();
+    async fn a_held_program_that_does_not_end_is_killed() {
+        let command = Command::new("sleep", TEST_TIMEOUT).with_arguments(["1000"]);
+        let mut program = HostRunner::new(Path::new("/"))
+            .start_held(&command)
+            .unwrap();
         let begun = std::time::Instant::now();
         program.end(Duration::from_millis(50)).await;
-        assert!(begun.elapsed() < SOON);
+        assert!(begun.elapsed() < TEST_TIMEOUT);
     }
 
     #[tokio::test]
     async fn a_program_that_does_not_exist_is_named() {
         let runner = HostRunner::new(Path::new("/"));
         let error = runner
-            .run(&Command::new("no-such-program", SOON))
+            .run(&Command::new("no-such-program", TEST_TIMEOUT))
             .await
             .unwrap_err();
         assert_eq!(error.to_string(), "cannot start no-such-program");

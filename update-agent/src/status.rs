@@ -1,4 +1,5 @@
-//! What the agent last did, kept for `evenkeel-agent status`. Nothing depends on it: it may be old or gone.
+//! Status of the agent, stored for `evenkeel-agent status`. Nothing depends on it: it may be
+//! outdated or missing.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,64 +11,64 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 
-/// What the agent last did.
+/// Status of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Status {
+pub struct AgentStatus {
     /// When the server last answered a poll.
     pub last_contact: Option<DateTime<Utc>>,
-    /// Why the server decided as it did.
+    /// Reason of the last decision.
     pub reason: String,
-    /// When that may change by time alone.
+    /// When the decision may change with time.
     pub next: Option<DateTime<Utc>>,
-    /// What the agent could not do, if the last round did not work.
-    pub trouble: String,
-    /// Why the node itself does not let a prepared change begin; empty if it does or nothing is to begin.
+    /// Error of the last round; empty if there was none.
+    pub error: String,
+    /// Why the node itself delays a prepared change; empty if it does not.
     pub waiting: String,
-    /// What a person should know of the agent itself.
-    pub troubles: Vec<String>,
-    /// What the machine's owner allows, in one line; empty if everything.
+    /// Warnings about the agent itself.
+    pub warnings: Vec<String>,
+    /// Limits of the machine's owner in one line; empty if there are none.
     pub limits: String,
-    /// How far this machine's clock was ahead of the server's at the last contact.
+    /// How far the machine's clock was ahead of the server's at the last contact.
     pub clock_ahead_seconds: Option<i64>,
-    /// When the lists of packages were last made current by the agent.
+    /// When the agent last refreshed the package lists.
     pub refreshed: Option<DateTime<Utc>>,
-    /// Why they were not the last time; empty if they were.
-    pub refresh_trouble: String,
+    /// Error of the last refresh; empty if it succeeded.
+    pub refresh_error: String,
     /// How the last attempt ended.
-    pub last_end: Option<End>,
+    pub last_end: Option<AttemptEnd>,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
-    /// Which.
+pub struct AttemptEnd {
+    /// ID of the attempt.
     pub attempt: Uuid,
-    /// Digest of what was wanted.
+    /// Digest of the target.
     pub target: String,
-    /// The name of the last event.
+    /// Name of the last event.
     pub outcome: String,
-    /// Why it did not end well; empty if it did.
+    /// Why the attempt failed; empty if it succeeded.
     pub reason: String,
-    /// What went wrong on the way and did not change the end.
+    /// Problems that did not change the outcome.
     #[serde(default)]
     pub remarks: Vec<String>,
-    /// When, by the node's clock.
+    /// When the attempt ended, by the node's clock.
     pub at: DateTime<Utc>,
 }
 
-impl End {
-    /// How an attempt ended; `None` if it has not.
-    pub fn of(entry: &Entry) -> Option<Self> {
+impl AttemptEnd {
+    /// The end of an attempt; `None` if it has not ended.
+    pub fn from_entry(entry: &JournalEntry) -> Option<Self> {
         let event = entry.events.last()?;
-        event.news.is_terminal().then(|| Self {
+        event.kind.is_terminal().then(|| Self {
             attempt: entry.attempt,
             target: entry.target.digest.clone(),
-            outcome: event.news.name().to_owned(),
+            outcome: event.kind.name().to_owned(),
             reason: event
-                .news
+                .kind
                 .failure()
                 .map_or_else(String::new, |failure| failure.reason.clone()),
             remarks: entry.remarks.clone(),
@@ -76,53 +77,53 @@ impl End {
     }
 }
 
-/// Keeps a status beside the journal.
+/// Stores the status in a file next to the journal.
 #[derive(Debug)]
 pub struct StatusFile {
     path: PathBuf,
-    now: Status,
+    status: AgentStatus,
 }
 
 impl StatusFile {
-    /// Goes on with the status that is there.
-    pub fn open(path: &Path) -> Self {
+    /// Loads the stored status.
+    pub fn load(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
-            now: read(path).unwrap_or_default(),
+            status: read_status(path).unwrap_or_default(),
         }
     }
 
-    /// The status as it is.
-    pub fn get(&self) -> &Status {
-        &self.now
+    /// The current status.
+    pub fn get(&self) -> &AgentStatus {
+        &self.status
     }
 
-    /// Changes it. That it cannot be written does not hinder the agent.
-    pub fn change(&mut self, change: impl FnOnce(&mut Status)) {
-        change(&mut self.now);
+    /// Changes the status. A failed write is ignored.
+    pub fn update(&mut self, change: impl FnOnce(&mut AgentStatus)) {
+        change(&mut self.status);
         if let Err(error) = self.write() {
-            tracing::debug!(error = %evenkeel_kit::chain(&error), "the status cannot be written");
+            tracing::debug!(error = %evenkeel_kit::chain(&error), "cannot write the status");
         }
     }
 
-    /// Not flushed: it would cost a write to the disk with every poll.
+    /// Writes the file without flushing it: that would cost a disk write at each poll.
     fn write(&self) -> Result<(), FileError> {
-        let content = serde_json::to_vec_pretty(&self.now).unwrap_or_default();
-        let beside = self.path.with_extension("json.new");
+        let content = serde_json::to_vec_pretty(&self.status).unwrap_or_default();
+        let temporary = self.path.with_extension("json.new");
         OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&beside)
+            .open(&temporary)
             .and_then(|mut file| file.write_all(&content))
-            .and_then(|()| fs::rename(&beside, &self.path))
+            .and_then(|()| fs::rename(&temporary, &self.path))
             .map_err(FileError::while_doing("write", &self.path))
     }
 }
 
-/// The status that is there; `None` if there is none or it makes no sense.
-pub fn read(path: &Path) -> Option<Status> {
-    let content = durable::read(path).ok()??;
+/// Reads the status; `None` if it is missing or invalid.
+pub fn read_status(path: &Path) -> Option<AgentStatus> {
+    let content = durable::read_file(path).ok()??;
     serde_json::from_slice(&content).ok()
 }

@@ -1,31 +1,38 @@
-//! The trial: what happens between the first boot of a new image and the decision to keep it or to give it up.
+//! The trial: from the first boot of a new image to the decision to commit it or to fall back.
 //!
-//! Until the record says Good and the loader's entry has no counter, any reset leads back to the old image, sooner or
-//! later, whoever makes it: the agent, the [guard](fn@guard), the initramfs, the kernel's `panic=`, the watchdog, or a
-//! person. So the trial needs to be right about one thing only, the order of its writes. W8 says that the image was
-//! booted, W9 that it was healthy, W10 makes it the one that boots, W11 says so. The other way U1 says why not, U2
-//! removes its entry, U3 resets. W10 stands alone between old and new; before it nothing is lost by a cut, and behind
-//! it nothing leads back.
+//! Until the record says "good" and the loader's entry has no counter, any reset leads back to the
+//! old image sooner or later, whoever triggers it: the agent, the [guard](fn@run_guard), the
+//! initramfs, the kernel's `panic=`, the watchdog, or a person. So only the order of the writes
+//! matters:
 //!
-//! What cannot be written is tried again until the deadline. Then:
+//! - Commit: the record says that the image was *booted*, then that it *passed* the health checks;
+//!   then the image is *blessed* (its entry loses the counter and boots from now on), and the
+//!   record says that it is *committed*.
+//! - Fallback: the record says why the image is *rejected*, its entry is *withdrawn*, and the
+//!   machine is *reset*.
 //!
-//! | what fails | answer |
+//! Blessing is the only step between the old and the new image: a power cut before it loses
+//! nothing, and after it nothing leads back.
+//!
+//! A failed write is tried again until the deadline. Then:
+//!
+//! | what fails | result |
 //! | --- | --- |
-//! | the server alone, however well the rest | U1 says undecided; the old image finds that, and takes it for written |
-//! | the agent's way to the server cannot be used at all | not kept; as an unhealthy image, whoever demands the server |
-//! | W8, W9: the record | not kept; as an unhealthy image |
-//! | U1: the record, after W8 | U2 and U3 without it: the old image finds Trial without an entry, and concludes |
-//! | U1: the record, without W8 | U3 alone: the loader's counter is all that says that it was tried, so it stays |
-//! | W10: the boot control | U2 and U3 without U1: the image is not bad, and the old one finds it Written |
-//! | W10 and U2 | neither can be, and a reset would only lead here again: it runs on, and the next start blesses it |
-//! | W11: the record | kept: the next start finds a plain entry, and writes it |
-//! | U2: the boot control | U3: the loader counts what is left, and each next boot comes here again |
-//! | U2 would remove the only entry | it is not removed: a sick system is better than none |
+//! | only the server cannot be reached | rejected as undecided; the old image treats the new one as written but not tried |
+//! | the agent's link to the server cannot be used at all | rejected as unhealthy, even if the server is not required |
+//! | the record of "booted" or "passed" | rejected as unhealthy |
+//! | the record of the rejection, after "booted" | withdraw and reset: the old image finds a trial without an entry and marks the image as bad |
+//! | the record of the rejection, without "booted" | reset only: the loader's counter is the only evidence of the trial, so the entry stays |
+//! | blessing | withdraw and reset without a rejection: the image is not bad, and the old image treats it as written |
+//! | blessing and withdrawing | the image keeps running, because a reset would only lead here again; the next start blesses it |
+//! | the record of "committed" | the image is committed: the next start finds an entry without a counter and records it |
+//! | withdrawing | reset: the loader counts the remaining tries, and each boot comes here again |
+//! | withdrawing would remove the only entry | the entry stays: an unhealthy system is better than none |
 
 mod changes;
+mod failure_log;
 mod guard;
 mod health;
-mod last_words;
 mod reset;
 mod running;
 #[cfg(test)]
@@ -40,173 +47,179 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::changes::{Change, Changes};
-use self::health::Health;
-use self::running::{Running, leave, running};
-use self::watchdog::Watchdog as Device;
-use crate::config::{HealthConfig, Watchdog};
-use crate::link::Link;
+use self::changes::{SlotChange, SlotChanger};
+use self::health::HealthMonitor;
+use self::running::{RunningState, determine_running, fall_back_from_bad};
+use self::watchdog::WatchdogDevice as Device;
+use crate::config::{HealthConfig, WatchdogPolicy};
+use crate::link::ServerLink;
 use crate::model::{Failure, FailureKind};
 use crate::modules::image::boot_control::BootControl;
-use crate::modules::image::slots::{Entry, Event, Seen, Slot, SlotFile, SlotState};
-use crate::place::Place;
+use crate::modules::image::slots::{
+    BootEntry, BootObservation, Slot, SlotEvent, SlotFile, SlotState,
+};
+use crate::paths::AgentPaths;
 use crate::runner::Runner;
 
-pub(crate) use self::changes::look;
-pub use self::guard::{Guarded, guard, is_watched};
-pub use self::last_words::of_silent_end;
+pub(crate) use self::changes::read_slots;
+pub use self::failure_log::collect_kernel_records;
+pub use self::guard::{GuardOutcome, is_watched, run_guard};
 pub use self::reset::{Reset, SysRq};
 
-/// How often is asked, and tried again.
-const BEAT: Duration = Duration::from_secs(2);
+/// Interval of the health checks, and of repeated writes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The disk is given at least so long to flush the record.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Minimum time that the disk gets to flush the record.
+const MIN_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after the deadline the agent, if it lives, may take to write down why, before others reset the machine.
-/// Longer than it takes: the last words, and what the boot control does.
-const GRACE: Duration = Duration::from_mins(1);
+/// Time after the deadline for the agent to record the reason before the guard resets the machine.
+/// It must be longer than the collection of the failure log and the change of the boot entry take.
+const GRACE_PERIOD: Duration = Duration::from_mins(1);
 
 /// Why an entry is not removed.
-const NOTHING_ELSE: &str = "there is nothing else to boot";
+const ONLY_BOOTABLE_SLOT: &str = "no other image can be booted";
 
 /// How a trial ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
-    /// There was none.
+pub enum TrialOutcome {
+    /// There was no trial.
     NotOnTrial,
-    /// The image is kept.
+    /// The image is committed.
     Committed {
-        /// How long that took from boot.
+        /// Time from boot to the commit.
         took: Duration,
     },
-    /// The image is given up, and the reset was asked for: who sees this has nothing left to do, and changes nothing.
+    /// The image was rejected and the reset requested. The caller must do and change nothing.
     FellBack {
-        /// Why.
+        /// Why the image was rejected.
         why: String,
     },
 }
 
-/// What a trial is made of.
+/// The parts of a trial.
 pub struct TrialParts {
-    /// Says what runs, keeps it, and gives it up.
+    /// Reads the boot state, and blesses or withdraws the image.
     pub boot: Arc<dyn BootControl>,
-    /// What is known of the slots.
+    /// Record of the slots.
     pub slots: Arc<SlotFile>,
-    /// The way to the server; or why this agent has none. The image that armed this one had one: that is a fault of the
-    /// image itself, whoever demands the server.
-    pub link: Result<Arc<dyn Link>, String>,
+    /// The link to the server, or why it cannot be created. The old image had one, so that is the
+    /// fault of this image, even if the server is not required.
+    pub link: Result<Arc<dyn ServerLink>, String>,
     /// Starts programs of the image.
     pub runner: Arc<dyn Runner>,
-    /// Where things are.
-    pub place: Place,
+    /// The managed root and the agent's files.
+    pub paths: AgentPaths,
     /// Resets the machine.
     pub reset: Arc<dyn Reset>,
-    /// What healthy means, and how long it may take.
+    /// Health rules and the deadline.
     pub health: HealthConfig,
-    /// Whether the old image had reached the server shortly before: only then is it demanded of the new one.
-    pub server: bool,
-    /// What becomes of a watchdog.
-    pub watchdog: Watchdog,
+    /// Whether the old image had reached the server shortly before: only then must the new one
+    /// reach it.
+    pub requires_server: bool,
+    /// Use of the watchdog.
+    pub watchdog: WatchdogPolicy,
 }
 
 impl fmt::Debug for TrialParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrialParts")
             .field("boot", &self.boot.name())
-            .field("place", &self.place)
+            .field("paths", &self.paths)
             .field("health", &self.health)
-            .field("server", &self.server)
+            .field("requires_server", &self.requires_server)
             .field("watchdog", &self.watchdog)
             .finish_non_exhaustive()
     }
 }
 
-/// Sees the trial through that the machine is in, if it is in one. What reconciliation of the record wanted done has
-/// been done before. Ends at the latest a little after the deadline.
+/// Finishes the trial, if there is one. The slots must be reconciled before. Ends shortly after the
+/// deadline at the latest.
 ///
-/// An error means that the image that runs is neither kept nor given up for now, and that a reset would not change
-/// that: the agent says so and goes on with its work, and its next start goes on with the trial.
-pub async fn see_through(parts: &TrialParts) -> Result<Over, Failure> {
-    let timer = Timer::start(&parts.place, parts.health.deadline);
-    let (slot, seen) = match running(parts, &timer).await? {
-        Running::Trial(slot, seen) => (slot, seen),
-        Running::Settled => {
-            // Left open by an agent that was ended on trial, when its successor only had to finish the record.
-            watchdog::stop_left_open(&parts.place);
-            guard::end(&parts.place);
-            return Ok(Over::NotOnTrial);
+/// An error means that the image is neither committed nor rejected for now, and that a reset would
+/// not change that: the agent reports the error and continues, and its next start continues the
+/// trial.
+pub async fn run_trial(parts: &TrialParts) -> Result<TrialOutcome, Failure> {
+    let timer = TrialTimer::start(&parts.paths, parts.health.deadline);
+    let (slot, seen) = match determine_running(parts, &timer).await? {
+        RunningState::Trial(slot, seen) => (slot, seen),
+        RunningState::Settled => {
+            // An agent that was killed during the trial may have left the watchdog running.
+            watchdog::stop_left_open(&parts.paths);
+            guard::stop_guard(&parts.paths);
+            return Ok(TrialOutcome::NotOnTrial);
         }
-        Running::Bad(slot, seen) => return leave(parts, slot, &seen).await,
-        Running::Unknown(why) => {
-            tracing::error!(why, "nothing can be learnt about the trial; resetting");
-            parts.reset.now().await;
-            return Ok(Over::FellBack { why });
+        RunningState::Bad(slot, seen) => return fall_back_from_bad(parts, slot, &seen).await,
+        RunningState::Unknown(why) => {
+            tracing::error!(why, "cannot determine the state of the trial; resetting");
+            parts.reset.reset_machine().await;
+            return Ok(TrialOutcome::FellBack { why });
         }
     };
     tracing::info!(slot = slot.label(), deadline = ?timer.deadline, "on trial");
-    let device = Device::new(&parts.place, parts.watchdog);
+    let device = Device::new(&parts.paths, parts.watchdog);
     let is_armed = matches!(parts.slots.get().state(slot), SlotState::Armed { .. });
-    let trial = Trial {
+    let trial = TrialRun {
         parts,
         timer: &timer,
         device: &device,
-        changes: Changes::new(&parts.boot, slot),
+        changes: SlotChanger::new(&parts.boot, slot),
         slot,
         seen,
         is_armed: AtomicBool::new(is_armed),
     };
-    // Behind the deadline a change may still run, then another look is taken, and the slot is withdrawn.
-    let at_the_end = (GRACE / 2).max(parts.boot.patience().saturating_mul(3));
-    let fed = timer.left().saturating_add(at_the_end);
-    let over = device.feed_during(fed, trial.run()).await;
-    // Whoever was given up is not fed any more, and not let go either: should the reset not come about, it makes one.
-    if !matches!(over, Ok(Over::FellBack { .. })) {
+    // After the deadline a change may still be running, then the boot state is read again and the
+    // slot is withdrawn.
+    let at_the_end = (GRACE_PERIOD / 2).max(parts.boot.call_timeout().saturating_mul(3));
+    let fed = timer.remaining().saturating_add(at_the_end);
+    let outcome = device.feed_during(fed, trial.run()).await;
+    // After a fallback the watchdog is neither fed nor stopped: if the reset fails, the watchdog
+    // resets the machine.
+    if !matches!(outcome, Ok(TrialOutcome::FellBack { .. })) {
         device.stop();
     }
-    over
+    outcome
 }
 
-/// Knows how long ago the machine was booted, time in which it slept left out.
+/// Measures the time since boot, without suspend.
 #[derive(Debug)]
-struct Timer {
-    /// How long ago that was when the timer was made.
-    before: Duration,
+struct TrialTimer {
+    /// Uptime when the timer was created.
+    uptime_at_start: Duration,
     began: Instant,
     deadline: Duration,
-    /// Whether the deadline counts from boot; else from when the timer was made.
+    /// Whether the deadline counts from boot; otherwise it counts from the creation of the timer.
     is_from_boot: bool,
 }
 
-impl Timer {
-    /// A timer for a deadline: from boot where a guard watches, which counts from there as well; else from now, for an
-    /// agent that is started again late in a boot must be able to learn something. Where it cannot be learnt when the
-    /// machine was booted, it was now.
-    fn start(place: &Place, deadline: Duration) -> Self {
+impl TrialTimer {
+    /// Creates a timer. The deadline counts from boot if the guard runs, which counts from boot as
+    /// well; otherwise from now, so that an agent that is restarted late in a boot has enough time.
+    /// If the uptime is unknown, the machine counts as booted now.
+    fn start(paths: &AgentPaths, deadline: Duration) -> Self {
         Self {
-            before: guard::since_boot(place).unwrap_or_default(),
+            uptime_at_start: guard::read_uptime(paths).unwrap_or_default(),
             began: Instant::now(),
             deadline,
-            is_from_boot: guard::is_watched(place),
+            is_from_boot: guard::is_watched(paths),
         }
     }
 
-    fn since_boot(&self) -> Duration {
-        self.before + self.began.elapsed()
+    fn uptime(&self) -> Duration {
+        self.uptime_at_start + self.began.elapsed()
     }
 
-    /// How long it is until the deadline; zero behind it.
-    fn left(&self) -> Duration {
-        let passed = if self.is_from_boot {
-            self.since_boot()
+    /// Time until the deadline; zero after it.
+    fn remaining(&self) -> Duration {
+        let elapsed = if self.is_from_boot {
+            self.uptime()
         } else {
             self.began.elapsed()
         };
-        self.deadline.saturating_sub(passed)
+        self.deadline.saturating_sub(elapsed)
     }
 
-    /// The deadline, in words.
-    fn words(&self) -> String {
+    /// Describes the deadline.
+    fn describe_deadline(&self) -> String {
         let from = if self.is_from_boot {
             "boot"
         } else {
@@ -216,16 +229,16 @@ impl Timer {
     }
 }
 
-/// Why an image is not kept.
+/// Why an image is rejected.
 #[derive(Debug)]
-struct NotKept {
+struct Rejection {
     why: String,
-    /// Whether everything that is the image's own was well for as long as it must be, up to the deadline. Then only the
-    /// server was missing, and nobody knows whose fault that is.
+    /// Whether everything but the server was healthy for the required time, up to the deadline. In
+    /// that case it is unknown whether the image or the server is at fault.
     is_undecided: bool,
 }
 
-impl From<String> for NotKept {
+impl From<String> for Rejection {
     fn from(why: String) -> Self {
         Self {
             why,
@@ -234,134 +247,137 @@ impl From<String> for NotKept {
     }
 }
 
-/// A trial that is being seen through.
-struct Trial<'a> {
+/// A running trial.
+struct TrialRun<'a> {
     parts: &'a TrialParts,
-    timer: &'a Timer,
+    timer: &'a TrialTimer,
     device: &'a Device,
-    changes: Changes,
+    changes: SlotChanger,
     slot: Slot,
-    /// As it was when the trial began.
-    seen: Seen,
-    /// Whether W8 was not taken yet. The record itself is not asked: it waits for a disk that may not answer.
+    /// The boot state at the start of the trial.
+    seen: BootObservation,
+    /// Whether "booted" is not recorded yet. The record itself is not read, because its disk may
+    /// hang.
     is_armed: AtomicBool,
 }
 
-impl Trial<'_> {
-    async fn run(&self) -> Result<Over, Failure> {
+impl TrialRun<'_> {
+    async fn run(&self) -> Result<TrialOutcome, Failure> {
         let slots = self.parts.slots.get();
-        let passed = match slots.state(self.slot) {
-            // An earlier agent of this boot, or an earlier boot, has passed it and came no further: it is not asked
-            // again.
+        let checked = match slots.state(self.slot) {
+            // The image has passed in an earlier process or boot, but was not committed. It is not
+            // checked again.
             SlotState::Trial { passed: true, .. } => Ok(()),
-            // An earlier agent of this boot has given up asking, and came no further.
+            // An earlier process of this boot has given up on the server, but did not reset.
             SlotState::Trial {
                 boots,
-                doubt: Some(doubt),
+                undecided_reason: Some(undecided),
                 ..
-            } if boots.contains(&self.seen.boot_id) && self.timer.left().is_zero() => {
-                Err(NotKept {
-                    why: doubt.why.clone(),
+            } if boots.contains(&self.seen.boot_id) && self.timer.remaining().is_zero() => {
+                Err(Rejection {
+                    why: undecided.why.clone(),
                     is_undecided: true,
                 })
             }
-            _ => self.pass().await,
+            _ => self.run_checks().await,
         };
-        match passed {
-            Ok(()) => self.keep().await,
-            Err(not_kept) => self.fall_back(not_kept).await,
+        match checked {
+            Ok(()) => self.commit().await,
+            Err(rejection) => self.fall_back(rejection).await,
         }
     }
 
-    /// W8, health, W9; else why not.
-    async fn pass(&self) -> Result<(), NotKept> {
-        let unwritten =
-            |failure: Failure| format!("what happens on trial cannot be written down: {failure}");
-        // W8 before anything is asked: if no word of this boot ever comes, the old image knows that there was one.
-        let booted = self.write(Event::Booted).await;
+    /// Records "booted", waits for a healthy state, and records "passed".
+    async fn run_checks(&self) -> Result<(), Rejection> {
+        let unwritten = |failure: Failure| format!("the trial cannot be recorded: {failure}");
+        // "Booted" comes first: if this boot never reports anything, the old image knows that it
+        // happened.
+        let booted = self.write_event(SlotEvent::Booted).await;
         booted.map_err(unwritten)?;
         self.is_armed.store(false, Ordering::Relaxed);
-        self.become_healthy().await?;
-        // W9 before W10: a cut in W10 must not leave an image that boots for ever and that the record calls untried.
-        let passed = self.write(Event::Passed).await;
-        passed.map_err(unwritten)?;
+        self.wait_until_healthy().await?;
+        // "Passed" comes before blessing: otherwise a power cut could leave an image that boots for
+        // ever while the record says that it was never tried.
+        let written = self.write_event(SlotEvent::Passed).await;
+        written.map_err(unwritten)?;
         Ok(())
     }
 
-    /// Writes an event into the record; again and again until the deadline.
-    async fn write(&self, event: Event) -> Result<(), Failure> {
+    /// Records an event, with retries until the deadline.
+    async fn write_event(&self, event: SlotEvent) -> Result<(), Failure> {
         loop {
-            let written = self.step(event.clone(), self.seen.clone()).await;
+            let written = self.record_event(event.clone(), self.seen.clone()).await;
             let Err(failure) = written else { return Ok(()) };
-            if self.timer.left().is_zero() {
+            if self.timer.remaining().is_zero() {
                 return Err(failure);
             }
-            tracing::warn!(%failure, ?event, "the record cannot be written");
-            sleep(BEAT).await;
+            tracing::warn!(%failure, ?event, "cannot write the record");
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// Takes a step of the record. Another thread does it, since a disk takes its time to flush and this one feeds the
-    /// watchdog. A disk that does not answer until the deadline is not waited for. What it writes later is a step of the
-    /// table all the same, and a reset behind any of them leads to one image or the other.
-    async fn step(&self, event: Event, seen: Seen) -> Result<(), Failure> {
+    /// Records an event in another thread, because the disk may be slow and this thread feeds the
+    /// watchdog. After the deadline a hanging disk is not waited for. A late write is still a valid
+    /// step, and a reset after any step leads to one of the images.
+    async fn record_event(&self, event: SlotEvent, seen: BootObservation) -> Result<(), Failure> {
         let (slots, slot) = (Arc::clone(&self.parts.slots), self.slot);
         let step = spawn_blocking(move || slots.step(slot, &event, &seen).map(drop));
-        let patience = self.timer.left().max(PATIENCE);
+        let limit = self.timer.remaining().max(MIN_FLUSH_TIMEOUT);
         let unwritten = |why: String| {
-            let reason = format!("the record of the slots is not written: {why}");
+            let reason = format!("cannot write the record of the slots: {why}");
             Failure::new(FailureKind::Storage, reason)
         };
-        match timeout(patience, step).await {
+        match timeout(limit, step).await {
             Ok(Ok(stepped)) => stepped,
             Ok(Err(error)) => Err(unwritten(error.to_string())),
             Err(_) => {
-                let patience = patience.as_secs();
+                let seconds = limit.as_secs();
                 Err(unwritten(format!(
-                    "the disk did not answer within {patience} s"
+                    "the disk did not answer within {seconds} s"
                 )))
             }
         }
     }
 
-    /// Asks until everything has been well for as long as it must be, without interruption; else why not.
-    async fn become_healthy(&self) -> Result<(), NotKept> {
+    /// Checks the health until everything has been healthy for the required time without
+    /// interruption; fails at the deadline.
+    async fn wait_until_healthy(&self) -> Result<(), Rejection> {
         let HealthConfig { stable, .. } = self.parts.health;
-        let mut health = Health::new(self.parts);
+        let mut health = HealthMonitor::new(self.parts);
         let mut since = None;
-        // The same of all but the server.
+        // The same for all checks except the server.
         let mut own: Option<Instant> = None;
         let mut why = String::new();
         let mut is_first = true;
         loop {
-            let asked = async {
-                let itself = health.of_itself().await;
+            let check = async {
+                let itself = health.check_image().await;
                 if let Err(fault) = itself.and_then(|()| self.device.fault().map_or(Ok(()), Err)) {
                     own = None;
                     return Err(fault);
                 }
                 own.get_or_insert_with(Instant::now);
-                health.of_server().await.map_err(|missing| {
+                health.check_server().await.map_err(|missing| {
                     if missing.is_own_fault {
                         own = None;
                     }
                     missing.why
                 })
             };
-            // The first round is never cut off: who comes late would judge an image of which nothing is known. What it
-            // asks has deadlines of its own.
-            let asked = if std::mem::take(&mut is_first) {
-                Ok(asked.await)
+            // The first round is never cut off: an agent that starts late must not judge an image
+            // without any check. The checks have time limits of their own.
+            let result = if std::mem::take(&mut is_first) {
+                Ok(check.await)
             } else {
-                timeout(self.timer.left(), asked).await
+                timeout(self.timer.remaining(), check).await
             };
-            match asked {
+            match result {
                 Ok(Ok(())) => {
                     let so_far = since.get_or_insert_with(Instant::now).elapsed();
                     if so_far >= stable {
                         return Ok(());
                     }
-                    why = format!("it had been healthy for {} s only", so_far.as_secs());
+                    why = format!("it had been healthy for only {} s", so_far.as_secs());
                 }
                 Ok(Err(fault)) => {
                     if since.take().is_some() || fault != why {
@@ -369,122 +385,131 @@ impl Trial<'_> {
                     }
                     why = fault;
                 }
-                // The deadline came while it was asked: what was known before is told.
+                // The deadline came during the checks: the last known reason is reported.
                 Err(_) => {}
             }
-            if self.timer.left().is_zero() {
-                return Err(NotKept {
-                    why: format!("not healthy {}: {why}", self.timer.words()),
-                    is_undecided: health.demands_server()
+            if self.timer.remaining().is_zero() {
+                return Err(Rejection {
+                    why: format!("not healthy {}: {why}", self.timer.describe_deadline()),
+                    is_undecided: health.requires_server()
                         && own.is_some_and(|own| own.elapsed() >= stable),
                 });
             }
-            sleep(BEAT.min(self.timer.left())).await;
+            sleep(CHECK_INTERVAL.min(self.timer.remaining())).await;
         }
     }
 
-    /// W10 and W11.
-    async fn keep(&self) -> Result<Over, Failure> {
+    /// Commits the image: blesses it and records "committed".
+    async fn commit(&self) -> Result<TrialOutcome, Failure> {
         loop {
-            let blessed = self.changes.make(Change::Bless).await;
+            let blessed = self.changes.apply(SlotChange::Bless).await;
             let Err(failure) = blessed else { break };
-            if self.timer.left().is_zero() {
-                return self.cannot_keep(&failure).await;
+            if self.timer.remaining().is_zero() {
+                return self.fall_back_from_failed_commit(&failure).await;
             }
-            tracing::warn!(%failure, "the image cannot be made the one to boot");
-            sleep(BEAT).await;
+            tracing::warn!(%failure, "cannot bless the image");
+            sleep(CHECK_INTERVAL).await;
         }
-        // From here on no reset leads back, so nobody needs to make one.
-        guard::end(&self.parts.place);
+        // After blessing, no reset leads back, so the guard is not needed any more.
+        guard::stop_guard(&self.parts.paths);
         loop {
-            // The record takes it only if the entry has really no counter any more.
-            let written = match changes::look(self.parts.boot.as_ref()).await {
-                Ok(seen) => self.step(Event::Committed, seen).await,
+            // The record accepts the commit only if the entry has no counter.
+            let written = match changes::read_slots(self.parts.boot.as_ref()).await {
+                Ok(seen) => self.record_event(SlotEvent::Committed, seen).await,
                 Err(failure) => Err(failure),
             };
             let Err(failure) = written else { break };
-            if self.timer.left().is_zero() {
+            if self.timer.remaining().is_zero() {
                 return Err(failure);
             }
-            tracing::warn!(%failure, "that the image is kept cannot be written down");
-            sleep(BEAT).await;
+            tracing::warn!(%failure, "cannot record that the image is committed");
+            sleep(CHECK_INTERVAL).await;
         }
-        let took = self.timer.since_boot();
-        tracing::info!(slot = self.slot.label(), ?took, "the image is kept");
-        Ok(Over::Committed { took })
+        let took = self.timer.uptime();
+        tracing::info!(slot = self.slot.label(), ?took, "the image is committed");
+        Ok(TrialOutcome::Committed { took })
     }
 
-    /// The image is healthy, and the boot control does not keep it. Without U1, which would call it bad for what it did
-    /// not do: the old image finds that it had passed, and takes it for written.
-    async fn cannot_keep(&self, failure: &Failure) -> Result<Over, Failure> {
-        let why = format!("healthy, but it cannot be made the one to boot: {failure}");
-        let second = if self.is_all_there_is().await {
-            NOTHING_ELSE.to_owned()
+    /// Handles a healthy image that cannot be blessed. It is not recorded as rejected, because it
+    /// is not bad: the old image finds that it had passed and treats it as written.
+    async fn fall_back_from_failed_commit(
+        &self,
+        failure: &Failure,
+    ) -> Result<TrialOutcome, Failure> {
+        let why = format!("healthy, but it cannot be blessed: {failure}");
+        let second = if self.is_only_bootable_slot().await {
+            ONLY_BOOTABLE_SLOT.to_owned()
         } else {
-            match self.changes.make(Change::Withdraw).await {
+            match self.changes.apply(SlotChange::Withdraw).await {
                 Ok(()) => {
                     tracing::error!(why, "falling back");
-                    self.parts.reset.now().await;
-                    return Ok(Over::FellBack { why });
+                    self.parts.reset.reset_machine().await;
+                    return Ok(TrialOutcome::FellBack { why });
                 }
                 Err(second) => second.reason,
             }
         };
-        // Neither can be. A reset would lead to the same place, over and over: a system that runs is worth more.
-        guard::end(&self.parts.place);
-        let reason = format!("{why}; nor can it be given up: {second}");
+        // Neither works. A reset would lead here again and again; a running system is better.
+        guard::stop_guard(&self.parts.paths);
+        let reason = format!("{why}; nor can it be withdrawn: {second}");
         Err(Failure::new(FailureKind::Apply, reason))
     }
 
-    /// U1, U2, U3.
-    async fn fall_back(&self, not_kept: NotKept) -> Result<Over, Failure> {
-        tracing::error!(why = not_kept.why, "falling back");
+    /// Falls back: records the rejection, withdraws the image and resets the machine.
+    async fn fall_back(&self, rejection: Rejection) -> Result<TrialOutcome, Failure> {
+        tracing::error!(why = rejection.why, "falling back");
         let (parts, slot) = (self.parts, self.slot);
         let was_armed = self.is_armed.load(Ordering::Relaxed);
-        // U1 first: with the entry gone and nothing said, nobody would learn why.
-        let told = self.tell(&not_kept, was_armed).await;
-        let why = not_kept.why;
-        if let Err(failure) = &told {
-            tracing::error!(%failure, "why the image is given up cannot be written down");
+        // The rejection comes first: without it, nothing would explain the missing entry.
+        let recorded = self.record_rejection(&rejection, was_armed).await;
+        let why = rejection.why;
+        if let Err(failure) = &recorded {
+            tracing::error!(%failure, "cannot record why the image is rejected");
         }
-        if self.is_all_there_is().await {
-            guard::end(&parts.place);
-            let reason = format!("{why}; it runs on, because {NOTHING_ELSE}");
+        if self.is_only_bootable_slot().await {
+            guard::stop_guard(&parts.paths);
+            let reason = format!("{why}; it keeps running, because {ONLY_BOOTABLE_SLOT}");
             return Err(Failure::new(FailureKind::Verify, reason));
         }
-        // If nothing says that it was on trial, the loader's counter must: an armed slot without an entry looks as if
-        // it had never been booted, and would be tried again.
-        let is_counted = matches!(self.seen.entry(slot), Entry::Counted { .. });
-        let is_evidence = told.is_err() && was_armed && is_counted;
-        // U2 does not rely on the loader's counting, which some versions do wrong.
-        if !is_evidence && let Err(failure) = self.changes.make(Change::Withdraw).await {
-            tracing::error!(%failure, "its entry cannot be removed");
+        // If the trial is not recorded, the loader's counter must stay as evidence: an armed slot
+        // without an entry looks as if it had never been booted, and would be tried again.
+        let is_counted = matches!(self.seen.entry(slot), BootEntry::Counted { .. });
+        let is_evidence = recorded.is_err() && was_armed && is_counted;
+        // The entry is withdrawn because the counting of some loader versions is unreliable.
+        if !is_evidence && let Err(failure) = self.changes.apply(SlotChange::Withdraw).await {
+            tracing::error!(%failure, "cannot withdraw the image");
         }
-        parts.reset.now().await;
-        Ok(Over::FellBack { why })
+        parts.reset.reset_machine().await;
+        Ok(TrialOutcome::FellBack { why })
     }
 
-    /// U1. Once: the deadline is over.
-    async fn tell(&self, not_kept: &NotKept, was_armed: bool) -> Result<(), Failure> {
-        let TrialParts { place, runner, .. } = self.parts;
-        let log = last_words::of_this_boot(place, runner.as_ref()).await;
+    /// Records the rejection, without retries, because the deadline has passed.
+    async fn record_rejection(
+        &self,
+        rejection: &Rejection,
+        was_armed: bool,
+    ) -> Result<(), Failure> {
+        let TrialParts { paths, runner, .. } = self.parts;
+        let log = failure_log::collect_boot_log(paths, runner.as_ref()).await;
         if was_armed {
-            // W8 was not taken before, and only what is on trial can have failed.
-            self.step(Event::Booted, self.seen.clone()).await?;
+            // "Booted" is not recorded yet, and only an image on trial can be rejected.
+            self.record_event(SlotEvent::Booted, self.seen.clone())
+                .await?;
         }
-        let why = not_kept.why.clone();
-        let event = if not_kept.is_undecided {
-            Event::Undecided { why, log }
+        let why = rejection.why.clone();
+        let event = if rejection.is_undecided {
+            SlotEvent::Undecided { why, log }
         } else {
-            Event::Failed { why, log }
+            SlotEvent::Failed { why, log }
         };
-        self.step(event, self.seen.clone()).await
+        self.record_event(event, self.seen.clone()).await
     }
 
-    /// Whether nothing would boot with this entry gone. What cannot be learnt is as it was when the trial began.
-    async fn is_all_there_is(&self) -> bool {
-        let looked = changes::look(self.parts.boot.as_ref()).await;
+    /// Whether this is the only entry that can boot. If the boot state cannot be read, the state at
+    /// the start of the trial is used.
+    async fn is_only_bootable_slot(&self) -> bool {
+        let looked = changes::read_slots(self.parts.boot.as_ref()).await;
         let seen = looked.as_ref().unwrap_or(&self.seen);
-        matches!(seen.entry(self.slot.other()), Entry::Absent)
+        matches!(seen.entry(self.slot.other()), BootEntry::Absent)
     }
 }

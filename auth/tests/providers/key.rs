@@ -1,4 +1,4 @@
-//! A provider's keys.
+//! Keys of the test provider.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,22 +6,22 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
-/// A key of RSA in PEM.
+/// An RSA key in PEM.
 pub const RSA: &str = include_str!("../keys/rsa.pem");
 
-/// Somebody's key, what it is called, and what its owner publishes of it.
-pub struct Key {
+/// A key pair of a provider: the algorithm, the private key, and the public key that is published.
+pub struct ProviderKey {
     pub algorithm: Algorithm,
     pub secret: EncodingKey,
     pub jwk: Value,
 }
 
-impl Key {
-    pub fn of(id: &str, algorithm: Algorithm) -> Self {
+impl ProviderKey {
+    pub fn generate(id: &str, algorithm: Algorithm) -> Self {
         let (secret, mut jwk) = match algorithm {
-            Algorithm::EdDSA => edwards(),
-            Algorithm::ES256 => curve("P-256", &rcgen::PKCS_ECDSA_P256_SHA256),
-            Algorithm::ES384 => curve("P-384", &rcgen::PKCS_ECDSA_P384_SHA384),
+            Algorithm::EdDSA => ed25519_key(),
+            Algorithm::ES256 => elliptic_curve_key("P-256", &rcgen::PKCS_ECDSA_P256_SHA256),
+            Algorithm::ES384 => elliptic_curve_key("P-384", &rcgen::PKCS_ECDSA_P384_SHA384),
             _ => {
                 let key = EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap();
                 let jwk = Jwk::from_encoding_key(&key, algorithm).unwrap();
@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-fn edwards() -> (EncodingKey, Value) {
+fn ed25519_key() -> (EncodingKey, Value) {
     let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let x = URL_SAFE_NO_PAD.encode(pair.public_key_raw());
     let key = EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes());
@@ -53,7 +53,10 @@ fn edwards() -> (EncodingKey, Value) {
     )
 }
 
-fn curve(name: &str, kind: &'static rcgen::SignatureAlgorithm) -> (EncodingKey, Value) {
+fn elliptic_curve_key(
+    name: &str,
+    kind: &'static rcgen::SignatureAlgorithm,
+) -> (EncodingKey, Value) {
     let pair = rcgen::KeyPair::generate_for(kind).unwrap();
     let point = &pair.public_key_raw()[1..];
     let (x, y) = point.split_at(point.len() / 2);

@@ -1,4 +1,4 @@
-//! Identity providers: whoever they vouch for is let in, with the keys that they have now.
+//! Identity providers: their tokens are accepted, with the keys that they publish at the time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails when it cannot go on")]
 
@@ -14,7 +14,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{AuthError, Authority, Keys, OutsideIssuer, Rhythm, Role, Settings};
+use evenkeel_auth::{
+    AuthError, Authority, ExternalIssuer, KeyRefreshIntervals, Keys, Role, Settings,
+};
 use evenkeel_kit::Lifecycle;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
@@ -22,43 +24,43 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use key::{Key, RSA};
+use key::{ProviderKey, RSA};
 
 const NOON: DateTime<Utc> = DateTime::from_timestamp(1_780_000_000, 0).unwrap();
 const HOUR: TimeDelta = TimeDelta::hours(1);
 const PROJECT: Uuid = Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001);
 
-/// A test does not wait as long as a server does.
-const QUICK: Rhythm = Rhythm {
-    every: Duration::from_hours(1),
-    at_most_every: Duration::from_millis(20),
-    after_failure: Duration::from_millis(10),
+/// Intervals that are short enough for a test.
+const FAST_REFRESH: KeyRefreshIntervals = KeyRefreshIntervals {
+    interval: Duration::from_hours(1),
+    min_interval: Duration::from_millis(20),
+    retry_interval: Duration::from_millis(10),
 };
 
-/// What a provider says when it is asked, and how often it was asked for its description and its keys.
+/// Responses of the provider, and the number of requests for its discovery document and its keys.
 #[derive(Default)]
-struct Said {
+struct ProviderState {
     description: String,
     keys: String,
-    described: u32,
-    asked: u32,
+    description_requests: u32,
+    key_requests: u32,
 }
 
-type Shared = Arc<Mutex<Said>>;
+type SharedState = Arc<Mutex<ProviderState>>;
 
-async fn describe(State(said): State<Shared>) -> Response {
-    let mut said = said.lock().unwrap();
-    said.described += 1;
-    answer(said.description.clone())
+async fn describe(State(state): State<SharedState>) -> Response {
+    let mut state = state.lock().unwrap();
+    state.description_requests += 1;
+    json_response(state.description.clone())
 }
 
-async fn certs(State(said): State<Shared>) -> Response {
-    let mut said = said.lock().unwrap();
-    said.asked += 1;
-    answer(said.keys.clone())
+async fn certs(State(state): State<SharedState>) -> Response {
+    let mut state = state.lock().unwrap();
+    state.key_requests += 1;
+    json_response(state.keys.clone())
 }
 
-fn answer(text: String) -> Response {
+fn json_response(text: String) -> Response {
     if text.is_empty() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
@@ -68,29 +70,29 @@ fn answer(text: String) -> Response {
 /// A provider on this machine.
 struct Provider {
     issuer: String,
-    said: Shared,
+    state: SharedState,
     life: Lifecycle,
 }
 
 impl Provider {
-    /// One whose address is known, and who does not listen yet.
-    async fn away() -> (Self, TcpListener) {
+    /// A provider that has an address, but does not listen yet.
+    async fn not_listening() -> (Self, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let provider = Self {
             issuer: format!("http://{}/realms/master", listener.local_addr().unwrap()),
-            said: Arc::default(),
+            state: Arc::default(),
             life: Lifecycle::new(),
         };
         let description = json!({
             "issuer": provider.issuer,
             "jwks_uri": format!("{}/certs", provider.issuer),
         });
-        provider.said.lock().unwrap().description = description.to_string();
+        provider.state.lock().unwrap().description = description.to_string();
         (provider, listener)
     }
 
-    async fn with(keys: &[&Key]) -> Self {
-        let (provider, listener) = Self::away().await;
+    async fn with_keys(keys: &[&ProviderKey]) -> Self {
+        let (provider, listener) = Self::not_listening().await;
         provider.publish(keys);
         provider.serve(listener);
         provider
@@ -101,35 +103,38 @@ impl Provider {
         let router = Router::new()
             .route(description, get(describe))
             .route("/realms/master/certs", get(certs))
-            .with_state(Arc::clone(&self.said));
+            .with_state(Arc::clone(&self.state));
         self.life.spawn_brief("provider", async move {
             axum::serve(listener, router).await.unwrap();
         });
     }
 
-    fn publish(&self, keys: &[&Key]) {
+    fn publish(&self, keys: &[&ProviderKey]) {
         let keys: Vec<Value> = keys.iter().map(|key| key.jwk.clone()).collect();
-        self.said.lock().unwrap().keys = json!({ "keys": keys }).to_string();
+        self.state.lock().unwrap().keys = json!({ "keys": keys }).to_string();
     }
 
     fn describe(&self, description: &Value) {
-        self.said.lock().unwrap().description = description.to_string();
+        self.state.lock().unwrap().description = description.to_string();
     }
 
-    fn asked(&self) -> u32 {
-        self.said.lock().unwrap().asked
+    fn key_requests(&self) -> u32 {
+        self.state.lock().unwrap().key_requests
     }
 
-    /// Waits until it was asked so often for its description, or for its keys.
-    async fn until(&self, often: u32, of: fn(&Said) -> u32) {
+    /// Waits until the number of requests that `count` reads has reached `often`.
+    async fn wait_until_requested(&self, often: u32, count: fn(&ProviderState) -> u32) {
         let begun = Instant::now();
-        while of(&self.said.lock().unwrap()) < often {
-            assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
+        while count(&self.state.lock().unwrap()) < often {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "no further request"
+            );
             sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// The claims of a token of the provider.
+    /// Claims of a token of the provider.
     fn claims(&self) -> Value {
         json!({
             "iss": self.issuer,
@@ -154,25 +159,25 @@ impl Drop for Provider {
     }
 }
 
-/// A server that accepts what a provider vouches for.
-struct House {
+/// A server that accepts the tokens of a provider.
+struct TestServer {
     authority: Arc<Authority>,
     life: Lifecycle,
     _folder: tempfile::TempDir,
 }
 
-impl House {
-    fn trusting(provider: &Provider, rhythm: Rhythm) -> Self {
-        let issuer = OutsideIssuer::discover(&provider.issuer, Some("evenkeel")).unwrap();
-        Self::accepting(issuer.asked(rhythm))
+impl TestServer {
+    fn trusting(provider: &Provider, intervals: KeyRefreshIntervals) -> Self {
+        let issuer = ExternalIssuer::discover(&provider.issuer, Some("evenkeel")).unwrap();
+        Self::accepting(issuer.with_key_refresh(intervals))
     }
 
-    fn accepting(issuer: OutsideIssuer) -> Self {
+    fn accepting(issuer: ExternalIssuer) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = Keys::open(folder.path()).unwrap();
         let authority = Arc::new(Authority::new(keys, Settings::default()).accept(issuer));
         let life = Lifecycle::new();
-        authority.keep_fresh(&life).unwrap();
+        authority.spawn_key_refresh(&life).unwrap();
         Self {
             authority,
             life,
@@ -184,8 +189,8 @@ impl House {
         self.authority.verify(token, NOON).map(|_| ())
     }
 
-    /// Waits until a token is answered like this.
-    async fn until(&self, token: &str, expected: Result<(), AuthError>) {
+    /// Waits until the verification of a token has this result.
+    async fn wait_for_result(&self, token: &str, expected: Result<(), AuthError>) {
         let begun = Instant::now();
         loop {
             let answer = self.verify(token);
@@ -201,7 +206,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.life.stop();
     }
@@ -221,58 +226,67 @@ async fn a_provider_may_sign_by_any_algorithm_of_a_key_pair() {
         A::ES384,
         A::EdDSA,
     ] {
-        let key = Key::of("one", algorithm);
-        let provider = Provider::with(&[&key]).await;
-        let house = House::trusting(&provider, QUICK);
+        let key = ProviderKey::generate("one", algorithm);
+        let provider = Provider::with_keys(&[&key]).await;
+        let server = TestServer::trusting(&provider, FAST_REFRESH);
         let token = key.sign(&provider.claims());
-        house.until(&token, Ok(())).await;
-        let caller = house.authority.verify(&token, NOON).unwrap();
-        assert!(!caller.ours && caller.may_write(PROJECT), "{algorithm:?}");
+        server.wait_for_result(&token, Ok(())).await;
+        let caller = server.authority.verify(&token, NOON).unwrap();
+        assert!(
+            !caller.issued_by_us && caller.may_write(PROJECT),
+            "{algorithm:?}"
+        );
         assert_eq!(caller.roles, [Role::Write(PROJECT)]);
     }
 }
 
 #[tokio::test]
 async fn a_key_that_names_its_algorithm_signs_by_no_other() {
-    let named = Key::of("one", Algorithm::RS256);
-    let provider = Provider::with(&[&named]).await;
-    let house = House::trusting(&provider, QUICK);
-    house.until(&named.sign(&provider.claims()), Ok(())).await;
-    let other = Key::of("one", Algorithm::PS256);
-    let refused = house.verify(&other.sign(&provider.claims()));
+    let rs256_key = ProviderKey::generate("one", Algorithm::RS256);
+    let provider = Provider::with_keys(&[&rs256_key]).await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
+    server
+        .wait_for_result(&rs256_key.sign(&provider.claims()), Ok(()))
+        .await;
+    let other = ProviderKey::generate("one", Algorithm::PS256);
+    let refused = server.verify(&other.sign(&provider.claims()));
     assert_eq!(refused, Err(AuthError::Algorithm));
 }
 
 #[tokio::test]
 async fn shared_secrets_and_no_signature_at_all_are_refused() {
-    let key = Key::of("one", Algorithm::RS256);
-    let provider = Provider::with(&[&key]).await;
-    let house = House::trusting(&provider, QUICK);
-    house.until(&key.sign(&provider.claims()), Ok(())).await;
+    let key = ProviderKey::generate("one", Algorithm::RS256);
+    let provider = Provider::with_keys(&[&key]).await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
+    server
+        .wait_for_result(&key.sign(&provider.claims()), Ok(()))
+        .await;
     let modulus = key.jwk["n"].as_str().unwrap();
     for algorithm in [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512] {
         for secret in [modulus.as_bytes(), RSA.as_bytes(), b""] {
-            let forged = Key {
+            let forged = ProviderKey {
                 algorithm,
                 secret: EncodingKey::from_secret(secret),
                 jwk: key.jwk.clone(),
             };
-            let refused = house.verify(&forged.sign(&provider.claims()));
+            let refused = server.verify(&forged.sign(&provider.claims()));
             assert_eq!(refused, Err(AuthError::Algorithm), "{algorithm:?}");
         }
     }
     let signed = key.sign(&provider.claims());
     let claims = signed.split('.').nth(1).unwrap();
     let none = format!("eyJhbGciOiJub25lIn0.{claims}.");
-    assert_eq!(house.verify(&none), Err(AuthError::Algorithm));
+    assert_eq!(server.verify(&none), Err(AuthError::Algorithm));
 }
 
 #[tokio::test]
 async fn each_false_claim_of_a_providers_token_has_its_error() {
-    let key = Key::of("one", Algorithm::ES256);
-    let provider = Provider::with(&[&key]).await;
-    let house = House::trusting(&provider, QUICK);
-    house.until(&key.sign(&provider.claims()), Ok(())).await;
+    let key = ProviderKey::generate("one", Algorithm::ES256);
+    let provider = Provider::with_keys(&[&key]).await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
+    server
+        .wait_for_result(&key.sign(&provider.claims()), Ok(()))
+        .await;
     let before = NOON - HOUR;
     for (claim, value, error) in [
         ("aud", json!("account"), AuthError::WrongAudience),
@@ -288,119 +302,130 @@ async fn each_false_claim_of_a_providers_token_has_its_error() {
         ("typ", json!("Offline"), AuthError::WrongKind),
     ] {
         let token = key.sign(&provider.with_claim(claim, value.clone()));
-        assert_eq!(house.verify(&token), Err(error), "{claim} {value}");
+        assert_eq!(server.verify(&token), Err(error), "{claim} {value}");
     }
-    // As ourselves, with a key of theirs.
+    // Claims our own issuer, but is signed with the provider's key.
     let ours = Settings::default();
     let mut claims = provider.with_claim("iss", json!(ours.issuer));
     claims["aud"] = json!(ours.audience);
-    assert_eq!(house.verify(&key.sign(&claims)), Err(AuthError::UnknownKey));
+    assert_eq!(
+        server.verify(&key.sign(&claims)),
+        Err(AuthError::UnknownKey)
+    );
 }
 
 #[tokio::test]
 async fn roles_are_taken_from_the_claim_that_is_named() {
-    let key = Key::of("one", Algorithm::EdDSA);
-    let provider = Provider::with(&[&key]).await;
-    let issuer = OutsideIssuer::discover(&provider.issuer, None).unwrap();
-    let house = House::accepting(issuer.with_roles_in("groups"));
+    let key = ProviderKey::generate("one", Algorithm::EdDSA);
+    let provider = Provider::with_keys(&[&key]).await;
+    let issuer = ExternalIssuer::discover(&provider.issuer, None).unwrap();
+    let server = TestServer::accepting(issuer.with_roles_claim("groups"));
     let groups = json!([format!("{PROJECT}_im-r"), "staff"]);
     let token = key.sign(&provider.with_claim("groups", groups));
-    house.until(&token, Ok(())).await;
-    let caller = house.authority.verify(&token, NOON).unwrap();
+    server.wait_for_result(&token, Ok(())).await;
+    let caller = server.authority.verify(&token, NOON).unwrap();
     assert_eq!(caller.roles, [Role::Read(PROJECT)]);
 }
 
 #[tokio::test]
-async fn a_new_key_counts_as_soon_as_a_token_names_it_and_an_old_one_no_longer() {
+async fn a_new_key_is_accepted_once_a_token_names_it_and_the_old_one_is_rejected() {
     let (old, new) = (
-        Key::of("old", Algorithm::EdDSA),
-        Key::of("new", Algorithm::EdDSA),
+        ProviderKey::generate("old", Algorithm::EdDSA),
+        ProviderKey::generate("new", Algorithm::EdDSA),
     );
-    let provider = Provider::with(&[&old]).await;
-    let house = House::trusting(&provider, QUICK);
+    let provider = Provider::with_keys(&[&old]).await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
     let token = old.sign(&provider.claims());
-    house.until(&token, Ok(())).await;
-    let asked = provider.asked();
+    server.wait_for_result(&token, Ok(())).await;
+    let requests_before = provider.key_requests();
 
     provider.publish(&[&new]);
-    house.verify(&token).unwrap();
-    assert_eq!(provider.asked(), asked, "a known key is no reason to ask");
+    server.verify(&token).unwrap();
+    assert_eq!(
+        provider.key_requests(),
+        requests_before,
+        "a known key causes no request"
+    );
 
     let fresh = new.sign(&provider.claims());
-    assert_eq!(house.verify(&fresh), Err(AuthError::UnknownKey));
-    house.until(&fresh, Ok(())).await;
-    let refused = house.verify(&token);
-    assert_eq!(refused, Err(AuthError::UnknownKey), "also if it was seen");
+    assert_eq!(server.verify(&fresh), Err(AuthError::UnknownKey));
+    server.wait_for_result(&fresh, Ok(())).await;
+    let refused = server.verify(&token);
+    assert_eq!(refused, Err(AuthError::UnknownKey), "also if it is cached");
 }
 
 #[tokio::test]
 async fn a_key_without_a_name_is_replaced_as_well() {
-    let nameless = |key: &Key, claims: &Value| {
+    let nameless = |key: &ProviderKey, claims: &Value| {
         jsonwebtoken::encode(&Header::new(key.algorithm), claims, &key.secret).unwrap()
     };
     let (old, new) = (
-        Key::of("same", Algorithm::EdDSA),
-        Key::of("same", Algorithm::EdDSA),
+        ProviderKey::generate("same", Algorithm::EdDSA),
+        ProviderKey::generate("same", Algorithm::EdDSA),
     );
-    let provider = Provider::with(&[&old]).await;
-    let house = House::trusting(&provider, QUICK);
+    let provider = Provider::with_keys(&[&old]).await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
     let token = nameless(&old, &provider.claims());
-    house.until(&token, Ok(())).await;
+    server.wait_for_result(&token, Ok(())).await;
     provider.publish(&[&new]);
     let fresh = nameless(&new, &provider.claims());
-    assert_eq!(house.verify(&fresh), Err(AuthError::BadSignature));
-    house.until(&fresh, Ok(())).await;
+    assert_eq!(server.verify(&fresh), Err(AuthError::BadSignature));
+    server.wait_for_result(&fresh, Ok(())).await;
 }
 
 #[tokio::test]
-async fn tokens_that_name_unknown_keys_do_not_make_us_a_nuisance() {
-    let (known, unknown) = (
-        Key::of("known", Algorithm::EdDSA),
-        Key::of("unknown", Algorithm::EdDSA),
+async fn unknown_keys_do_not_cause_more_requests_than_allowed() {
+    let (published, unknown) = (
+        ProviderKey::generate("known", Algorithm::EdDSA),
+        ProviderKey::generate("unknown", Algorithm::EdDSA),
     );
-    let provider = Provider::with(&[&known]).await;
-    let house = House::trusting(
+    let provider = Provider::with_keys(&[&published]).await;
+    let server = TestServer::trusting(
         &provider,
-        Rhythm {
-            at_most_every: Duration::from_hours(1),
-            ..QUICK
+        KeyRefreshIntervals {
+            min_interval: Duration::from_hours(1),
+            ..FAST_REFRESH
         },
     );
-    house.until(&known.sign(&provider.claims()), Ok(())).await;
+    server
+        .wait_for_result(&published.sign(&provider.claims()), Ok(()))
+        .await;
     for _ in 0..50 {
-        let refused = house.verify(&unknown.sign(&provider.claims()));
+        let refused = server.verify(&unknown.sign(&provider.claims()));
         assert_eq!(refused, Err(AuthError::UnknownKey));
         sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(provider.asked(), 1);
+    assert_eq!(provider.key_requests(), 1);
 }
 
 #[tokio::test]
-async fn a_provider_that_is_away_at_the_start_is_waited_for_by_nobody_and_asked_again() {
-    let key = Key::of("one", Algorithm::RS256);
-    let (provider, listener) = Provider::away().await;
-    let house = House::trusting(&provider, QUICK);
+async fn a_provider_that_is_down_at_the_start_blocks_nothing_and_is_retried() {
+    let key = ProviderKey::generate("one", Algorithm::RS256);
+    let (provider, listener) = Provider::not_listening().await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
     let token = key.sign(&provider.claims());
-    assert_eq!(house.verify(&token), Err(AuthError::KeysAway));
-    let ours = house
+    assert_eq!(server.verify(&token), Err(AuthError::KeysUnavailable));
+    let ours = server
         .authority
         .issue_operator("alice", &[], HOUR, NOON)
         .unwrap();
-    house.verify(ours.token.reveal()).unwrap();
+    server.verify(ours.token.reveal()).unwrap();
 
-    // It answers, but with nothing that is of use.
+    // The provider responds, but publishes no usable keys.
     provider.serve(listener);
-    // Who asks for the third time has judged the first two answers.
-    provider.until(3, |said| said.asked).await;
-    assert_eq!(house.verify(&token), Err(AuthError::KeysAway));
+    // By the third request the first two responses have been processed.
+    provider
+        .wait_until_requested(3, |state| state.key_requests)
+        .await;
+    assert_eq!(server.verify(&token), Err(AuthError::KeysUnavailable));
     provider.publish(&[&key]);
-    house.until(&token, Ok(())).await;
+    server.wait_for_result(&token, Ok(())).await;
 }
 
 #[tokio::test]
-async fn what_a_provider_must_not_say_is_not_believed() {
-    let key = Key::of("one", Algorithm::EdDSA);
-    let provider = Provider::with(&[&key]).await;
+async fn invalid_provider_answers_are_rejected() {
+    let key = ProviderKey::generate("one", Algorithm::EdDSA);
+    let provider = Provider::with_keys(&[&key]).await;
     let certs = format!("{}/certs", provider.issuer);
     let good = json!({"issuer": provider.issuer, "jwks_uri": certs});
     let padding = "x".repeat(600 * 1024);
@@ -417,42 +442,54 @@ async fn what_a_provider_must_not_say_is_not_believed() {
         (json!({"issuer": provider.issuer}), "no keys"),
     ] {
         provider.describe(&description);
-        let before = provider.said.lock().unwrap().described;
-        let house = House::trusting(&provider, QUICK);
+        let before = provider.state.lock().unwrap().description_requests;
+        let server = TestServer::trusting(&provider, FAST_REFRESH);
         let token = key.sign(&provider.claims());
-        provider.until(before + 2, |said| said.described).await;
-        assert_eq!(house.verify(&token), Err(AuthError::KeysAway), "{why}");
+        provider
+            .wait_until_requested(before + 2, |state| state.description_requests)
+            .await;
+        assert_eq!(
+            server.verify(&token),
+            Err(AuthError::KeysUnavailable),
+            "{why}"
+        );
         provider.describe(&good);
-        house.until(&token, Ok(())).await;
+        server.wait_for_result(&token, Ok(())).await;
     }
 }
 
 #[tokio::test]
-async fn a_provider_that_goes_away_later_leaves_its_keys() {
-    let (known, unknown) = (
-        Key::of("known", Algorithm::EdDSA),
-        Key::of("unknown", Algorithm::EdDSA),
+async fn keys_stay_valid_when_the_provider_goes_down() {
+    let (published, unknown) = (
+        ProviderKey::generate("known", Algorithm::EdDSA),
+        ProviderKey::generate("unknown", Algorithm::EdDSA),
     );
-    let provider = Provider::with(&[&known]).await;
-    let house = House::trusting(&provider, QUICK);
-    house.until(&known.sign(&provider.claims()), Ok(())).await;
-    provider.said.lock().unwrap().keys.clear();
-    house.verify(&unknown.sign(&provider.claims())).unwrap_err();
-    provider.until(2, |said| said.asked).await;
+    let provider = Provider::with_keys(&[&published]).await;
+    let server = TestServer::trusting(&provider, FAST_REFRESH);
+    server
+        .wait_for_result(&published.sign(&provider.claims()), Ok(()))
+        .await;
+    provider.state.lock().unwrap().keys.clear();
+    server
+        .verify(&unknown.sign(&provider.claims()))
+        .unwrap_err();
+    provider
+        .wait_until_requested(2, |state| state.key_requests)
+        .await;
     let mut other = provider.claims();
     other["sub"] = json!("bob");
-    house.verify(&known.sign(&other)).unwrap();
+    server.verify(&published.sign(&other)).unwrap();
 }
 
 #[test]
-fn where_everybody_is_let_in_nothing_is_looked_at() {
+fn anonymous_access_ignores_the_header() {
     let folder = tempfile::tempdir().unwrap();
     let keys = Keys::open(folder.path()).unwrap();
-    let open = Authority::new(keys, Settings::default()).open_to_everybody();
+    let open = Authority::new(keys, Settings::default()).allow_anonymous();
     for header in [None, Some("Bearer dev"), Some("nonsense")] {
         let caller = open.verify_header(header, NOON).unwrap();
-        assert_eq!(caller.subject, "nobody in particular");
-        assert!(caller.may_administrate() && caller.node_of().is_none());
+        assert_eq!(caller.subject, "anonymous");
+        assert!(caller.may_administrate() && caller.node_project().is_none());
     }
     assert!(open.verify("nonsense", NOON).is_err());
 }

@@ -1,4 +1,4 @@
-//! A call on its way to the server, on which things may go wrong on purpose.
+//! A call to the server, optionally with injected faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -8,251 +8,266 @@ use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
-use evenkeel_simulator::chance::Chance;
-use evenkeel_simulator::line::{Faults, Line, Weather};
+use evenkeel_simulator::connection::{Faults, Network, NodeConnection};
+use evenkeel_simulator::rng::Rng;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::connect::Dialer;
-use super::node::{Heard, Words};
+use super::simulated_node::{CallOutcome, PollPayload};
 
-/// What stands before a credential in the header `authorization`.
-const BEARER: &str = "Bearer ";
+/// Prefix of a credential in the `authorization` header.
+const BEARER_PREFIX: &str = "Bearer ";
 
-/// What became of a call on its way.
+/// Effect of fault injection on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Nothing went wrong on purpose.
-    Plain,
-    /// The request did not arrive, or its answer did not.
+pub enum CallFate {
+    /// No fault was injected.
+    Normal,
+    /// The request or its answer was lost.
     Lost,
     /// The request arrived twice.
-    Twice,
-    /// The request arrives when the node has given it up.
+    Duplicated,
+    /// The request arrives after the node has given up the call.
     Late,
 }
 
-/// The connection over which a call goes.
+/// The connection of a call.
 #[derive(Debug)]
-pub enum Way {
-    /// One that is open.
+pub enum CallConnection {
+    /// An open connection.
     Open(Channel),
-    /// The one with this number, which is opened for it.
-    Opens(Box<Dialer>, u32),
+    /// A connection that is opened for the call: its dialer and its number.
+    Dial(Box<Dialer>, u32),
 }
 
-/// What calls go through while some of them go astray on purpose.
+/// Injects faults into calls.
 #[derive(Clone, Debug)]
-pub struct Passage {
-    weather: Weather,
+pub struct FaultInjector {
+    network: Network,
     late_failures: Arc<AtomicU64>,
 }
 
-/// A call that is to be made.
+/// A call to send.
 #[derive(Debug)]
-pub struct Errand {
-    /// Over which connection.
-    pub way: Way,
-    /// The value of the header `authorization`.
+pub struct OutgoingCall {
+    /// The connection to use.
+    pub connection: CallConnection,
+    /// The value of the `authorization` header.
     pub authorization: MetadataValue<Ascii>,
-    /// What is said.
-    pub words: Words,
-    /// How long it may take.
-    pub within: Duration,
-    /// What it goes through, and what draws its fate; none if nothing is to go wrong.
-    pub passage: Option<(Passage, Chance)>,
+    /// The message to send.
+    pub payload: PollPayload,
+    /// Deadline of the call.
+    pub timeout: Duration,
+    /// Fault injection, and the random numbers that select the fault; `None` for no faults.
+    pub fault_injection: Option<(FaultInjector, Rng)>,
 }
 
-/// What came back.
+/// Result of a call.
 #[derive(Debug)]
-pub struct Came {
+pub struct CallResult {
     /// The answer.
-    pub answer: Result<Heard, Status>,
-    /// What became of the call.
-    pub fate: Fate,
-    /// The connection that was opened for it.
-    pub opened: Option<Channel>,
+    pub answer: Result<CallOutcome, Status>,
+    /// Effect of fault injection.
+    pub fate: CallFate,
+    /// The connection that was opened for the call.
+    pub opened_channel: Option<Channel>,
 }
 
-impl Errand {
-    /// Makes the call.
-    pub async fn run(self) -> Came {
-        let made = tokio::time::timeout(self.within, self.make()).await;
-        made.unwrap_or_else(|_| Came::failed(Status::deadline_exceeded("no answer")))
+impl OutgoingCall {
+    /// Sends the call, and waits for the answer.
+    pub async fn run(self) -> CallResult {
+        let result = tokio::time::timeout(self.timeout, self.send()).await;
+        result.unwrap_or_else(|_| {
+            CallResult::from_status(Status::deadline_exceeded("no answer in time"))
+        })
     }
 
-    async fn make(self) -> Came {
-        let (channel, opened) = match self.way {
-            Way::Open(channel) => (channel, None),
-            Way::Opens(dialer, number) => match Box::pin(dialer.dial(number)).await {
+    async fn send(self) -> CallResult {
+        let (channel, opened_channel) = match self.connection {
+            CallConnection::Open(channel) => (channel, None),
+            CallConnection::Dial(dialer, number) => match Box::pin(dialer.dial(number)).await {
                 Ok(channel) => (channel.clone(), Some(channel)),
                 Err(error) => {
-                    return Came::failed(Status::unavailable(format!("cannot connect: {error}")));
+                    return CallResult::from_status(Status::unavailable(format!(
+                        "cannot connect: {error}"
+                    )));
                 }
             },
         };
-        let (answer, fate) = match self.passage {
+        let (answer, fate) = match self.fault_injection {
             None => {
-                let answer = straight(channel, self.authorization, self.words).await;
-                (answer, Fate::Plain)
+                let answer = send_directly(channel, self.authorization, self.payload).await;
+                (answer, CallFate::Normal)
             }
-            Some((passage, chance)) => {
-                let line = passage.line(channel, &self.authorization);
-                Box::pin(passage.carry(line, chance, self.words)).await
+            Some((injector, rng)) => {
+                let connection = injector.open_connection(channel, &self.authorization);
+                Box::pin(injector.send_with_faults(connection, rng, self.payload)).await
             }
         };
-        Came {
+        CallResult {
             answer,
             fate,
-            opened,
+            opened_channel,
         }
     }
 }
 
-impl Came {
-    fn failed(status: Status) -> Self {
+impl CallResult {
+    fn from_status(status: Status) -> Self {
         Self {
             answer: Err(status),
-            fate: Fate::Plain,
-            opened: None,
+            fate: CallFate::Normal,
+            opened_channel: None,
         }
     }
 }
 
-async fn straight(
+async fn send_directly(
     channel: Channel,
     authorization: MetadataValue<Ascii>,
-    words: Words,
-) -> Result<Heard, Status> {
-    match words {
-        Words::Own(message) => {
+    payload: PollPayload,
+) -> Result<CallOutcome, Status> {
+    match payload {
+        PollPayload::Own(message) => {
             let mut request = Request::new(*message);
             request
                 .metadata_mut()
                 .insert("authorization", authorization);
             let answer = AgentServiceClient::new(channel).poll(request).await?;
-            Ok(Heard::Own(Box::new(answer.into_inner())))
+            Ok(CallOutcome::Own(Box::new(answer.into_inner())))
         }
-        Words::Eim(message) => {
+        PollPayload::Eim(message) => {
             let mut request = Request::new(message);
             request
                 .metadata_mut()
                 .insert("authorization", authorization);
             let mut client = MaintmgrServiceClient::new(channel);
             client.platform_update_status(request).await?;
-            Ok(Heard::Eim)
+            Ok(CallOutcome::Eim)
         }
     }
 }
 
-impl Passage {
-    /// With these faults. Requests that arrive late and fail are counted in `late_failures`.
+impl FaultInjector {
+    /// Injects these faults. Late requests that fail are counted in `late_failures`.
     pub fn new(faults: Faults, late_failures: &Arc<AtomicU64>) -> Self {
         Self {
-            weather: Weather::new(faults),
+            network: Network::new(faults),
             late_failures: Arc::clone(late_failures),
         }
     }
 
-    /// The line of a node; none if its credential is no header.
-    fn line(&self, channel: Channel, authorization: &MetadataValue<Ascii>) -> Option<Line> {
-        let credential = authorization.to_str().ok()?.strip_prefix(BEARER)?;
-        Line::new(vec![channel], credential, &self.weather)
+    /// The simulated connection of a node; `None` if the credential is not a valid header.
+    fn open_connection(
+        &self,
+        channel: Channel,
+        authorization: &MetadataValue<Ascii>,
+    ) -> Option<NodeConnection> {
+        let credential = authorization.to_str().ok()?.strip_prefix(BEARER_PREFIX)?;
+        NodeConnection::new(vec![channel], credential, &self.network)
     }
 
-    async fn carry(
+    async fn send_with_faults(
         self,
-        line: Option<Line>,
-        mut chance: Chance,
-        words: Words,
-    ) -> (Result<Heard, Status>, Fate) {
-        let Some(line) = line else {
-            return (Err(Status::internal("no credential")), Fate::Plain);
+        connection: Option<NodeConnection>,
+        mut rng: Rng,
+        payload: PollPayload,
+    ) -> (Result<CallOutcome, Status>, CallFate) {
+        let Some(connection) = connection else {
+            return (
+                Err(Status::internal("the credential is invalid")),
+                CallFate::Normal,
+            );
         };
-        let seen = Arc::new(Seen::new(self.late_failures));
-        let watcher = Arc::clone(&seen);
-        let answer = match words {
-            Words::Own(message) => {
+        let counters = Arc::new(RequestCounters::new(self.late_failures));
+        let watcher = Arc::clone(&counters);
+        let answer = match payload {
+            PollPayload::Own(message) => {
                 let send = move |channel: Channel, request: Request<PollRequest>| {
                     let mut client = AgentServiceClient::new(channel);
                     let call = async move { client.poll(request).await };
-                    watched(Arc::clone(&watcher), call)
+                    observe_request(Arc::clone(&watcher), call)
                 };
-                let answer = line.call(&mut chance, *message, send).await;
-                answer.map(|answer| Heard::Own(Box::new(answer)))
+                let answer = connection.call(&mut rng, *message, send).await;
+                answer.map(|answer| CallOutcome::Own(Box::new(answer)))
             }
-            Words::Eim(message) => {
+            PollPayload::Eim(message) => {
                 let send =
                     move |channel: Channel, request: Request<PlatformUpdateStatusRequest>| {
                         let mut client = MaintmgrServiceClient::new(channel);
                         let call = async move { client.platform_update_status(request).await };
-                        watched(Arc::clone(&watcher), call)
+                        observe_request(Arc::clone(&watcher), call)
                     };
-                let answer = line.call(&mut chance, message, send).await;
-                answer.map(|_| Heard::Eim)
+                let answer = connection.call(&mut rng, message, send).await;
+                answer.map(|_| CallOutcome::Eim)
             }
         };
-        seen.end(answer)
+        counters.finish(answer)
     }
 }
 
-/// What was really seen of the requests of one call: the line does not say what it did.
+/// Counts the requests of one call. The simulated connection does not say which fault it injected,
+/// so the fault is derived from these counters.
 #[derive(Debug)]
-struct Seen {
-    /// Requests that were made.
-    made: AtomicU32,
-    /// Those of them that went off.
-    begun: AtomicU32,
-    /// Those of them that the server answered.
+struct RequestCounters {
+    /// Requests that were created.
+    created: AtomicU32,
+    /// Requests that were sent.
+    sent: AtomicU32,
+    /// Requests that the server answered.
     answered: AtomicU32,
-    /// Those of them that failed.
+    /// Requests that failed.
     failed: AtomicU32,
-    /// Nobody waits any more.
-    is_over: AtomicBool,
-    /// Those that failed after that, of all calls.
+    /// The call has ended; later answers are ignored by the node.
+    is_finished: AtomicBool,
+    /// Requests of all calls that failed after the end of their call.
     late_failures: Arc<AtomicU64>,
 }
 
-impl Seen {
+impl RequestCounters {
     fn new(late_failures: Arc<AtomicU64>) -> Self {
         Self {
-            made: AtomicU32::new(0),
-            begun: AtomicU32::new(0),
+            created: AtomicU32::new(0),
+            sent: AtomicU32::new(0),
             answered: AtomicU32::new(0),
             failed: AtomicU32::new(0),
-            is_over: AtomicBool::new(false),
+            is_finished: AtomicBool::new(false),
             late_failures,
         }
     }
 
-    /// Takes in what came of a request.
-    fn note(&self, error: Option<&Status>) {
-        match error.map(Heard::status) {
+    /// Records the result of a request.
+    fn record(&self, error: Option<&Status>) {
+        match error.map(CallOutcome::from_status) {
             None => {
                 self.answered.fetch_add(1, Ordering::Relaxed);
             }
-            Some(Heard::Failed) if self.is_over.load(Ordering::Relaxed) => {
+            Some(CallOutcome::Failed) if self.is_finished.load(Ordering::Relaxed) => {
                 self.late_failures.fetch_add(1, Ordering::Relaxed);
             }
-            Some(Heard::Failed) => {
+            Some(CallOutcome::Failed) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
             }
-            // It said when to come back.
+            // A refusal with a retry hint is not a failure.
             Some(_) => {}
         }
     }
 
-    /// The call is over: what it comes to, and what its fate was.
-    fn end(&self, answer: Result<Heard, Status>) -> (Result<Heard, Status>, Fate) {
-        self.is_over.store(true, Ordering::Relaxed);
+    /// Ends the call. Returns its answer and the injected fault.
+    fn finish(
+        &self,
+        answer: Result<CallOutcome, Status>,
+    ) -> (Result<CallOutcome, Status>, CallFate) {
+        self.is_finished.store(true, Ordering::Relaxed);
         let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
-        let fate = match (count(&self.made), count(&self.begun)) {
-            (0, _) => Fate::Lost,
-            (1, 0) => Fate::Late,
-            (1, _) if 0 < count(&self.answered) && answer.is_err() => Fate::Lost,
-            (1, _) => Fate::Plain,
-            _ => Fate::Twice,
+        let fate = match (count(&self.created), count(&self.sent)) {
+            (0, _) => CallFate::Lost,
+            (1, 0) => CallFate::Late,
+            (1, _) if 0 < count(&self.answered) && answer.is_err() => CallFate::Lost,
+            (1, _) => CallFate::Normal,
+            _ => CallFate::Duplicated,
         };
         if 0 < count(&self.failed) && answer.is_ok() {
             return (Err(Status::unknown("one of two requests failed")), fate);
@@ -261,20 +276,20 @@ impl Seen {
     }
 }
 
-/// Watches what comes of a request.
-fn watched<A, C>(
-    seen: Arc<Seen>,
+/// Counts a request and its result.
+fn observe_request<A, C>(
+    counters: Arc<RequestCounters>,
     call: C,
 ) -> impl Future<Output = Result<Response<A>, Status>> + Send + 'static
 where
     A: Send + 'static,
     C: Future<Output = Result<Response<A>, Status>> + Send + 'static,
 {
-    seen.made.fetch_add(1, Ordering::Relaxed);
+    counters.created.fetch_add(1, Ordering::Relaxed);
     async move {
-        seen.begun.fetch_add(1, Ordering::Relaxed);
+        counters.sent.fetch_add(1, Ordering::Relaxed);
         let answer = call.await;
-        seen.note(answer.as_ref().err());
+        counters.record(answer.as_ref().err());
         answer
     }
 }
@@ -283,49 +298,57 @@ where
 mod tests {
     use super::*;
 
-    fn seen() -> Arc<Seen> {
-        Arc::new(Seen::new(Arc::default()))
+    fn new_counters() -> Arc<RequestCounters> {
+        Arc::new(RequestCounters::new(Arc::default()))
     }
 
-    fn lost() -> Result<Heard, Status> {
-        Err(Status::unavailable("lost on the way"))
+    fn lost_call() -> Result<CallOutcome, Status> {
+        Err(Status::unavailable("injected loss"))
     }
 
-    async fn ask(seen: &Arc<Seen>, answer: Result<(), Status>) {
+    async fn observe_answer(counters: &Arc<RequestCounters>, answer: Result<(), Status>) {
         let call = async move { answer.map(Response::new) };
-        watched(Arc::clone(seen), call).await.ok();
+        observe_request(Arc::clone(counters), call).await.ok();
     }
 
     #[tokio::test]
-    async fn a_call_is_lost_on_its_way_and_not_where_the_server_fails_it() {
-        assert_eq!(seen().end(lost()).1, Fate::Lost, "the request");
-        let answered = seen();
-        ask(&answered, Ok(())).await;
-        assert_eq!(answered.end(lost()).1, Fate::Lost, "the answer");
-        let failed = seen();
-        ask(&failed, Err(Status::internal("a fault of the server"))).await;
-        assert_eq!(failed.end(lost()).1, Fate::Plain);
-        let fine = seen();
-        ask(&fine, Ok(())).await;
-        assert_eq!(fine.end(Ok(Heard::Eim)).1, Fate::Plain);
+    async fn a_server_error_is_not_counted_as_a_lost_call() {
+        assert_eq!(
+            new_counters().finish(lost_call()).1,
+            CallFate::Lost,
+            "the request is lost"
+        );
+        let answered = new_counters();
+        observe_answer(&answered, Ok(())).await;
+        assert_eq!(
+            answered.finish(lost_call()).1,
+            CallFate::Lost,
+            "the answer is lost"
+        );
+        let failed = new_counters();
+        observe_answer(&failed, Err(Status::internal("a server error"))).await;
+        assert_eq!(failed.finish(lost_call()).1, CallFate::Normal);
+        let fine = new_counters();
+        observe_answer(&fine, Ok(())).await;
+        assert_eq!(fine.finish(Ok(CallOutcome::Eim)).1, CallFate::Normal);
     }
 
     #[tokio::test]
-    async fn a_call_that_is_made_twice_fails_if_one_of_both_does() {
-        let seen = seen();
-        ask(&seen, Ok(())).await;
-        ask(&seen, Err(Status::internal("a fault of the server"))).await;
-        let (answer, fate) = seen.end(Ok(Heard::Eim));
-        assert!(answer.is_err() && fate == Fate::Twice);
+    async fn a_duplicated_call_fails_if_either_request_fails() {
+        let counters = new_counters();
+        observe_answer(&counters, Ok(())).await;
+        observe_answer(&counters, Err(Status::internal("a server error"))).await;
+        let (answer, fate) = counters.finish(Ok(CallOutcome::Eim));
+        assert!(answer.is_err() && fate == CallFate::Duplicated);
     }
 
     #[tokio::test]
-    async fn what_fails_when_nobody_waits_any_more_is_counted_all_the_same() {
-        let seen = seen();
-        let call = async { Err::<Response<()>, _>(Status::internal("a fault of the server")) };
-        let late = watched(Arc::clone(&seen), call);
-        assert_eq!(seen.end(lost()).1, Fate::Late);
+    async fn a_late_request_that_fails_is_counted() {
+        let counters = new_counters();
+        let call = async { Err::<Response<()>, _>(Status::internal("a server error")) };
+        let late = observe_request(Arc::clone(&counters), call);
+        assert_eq!(counters.finish(lost_call()).1, CallFate::Late);
         late.await.expect_err("it fails");
-        assert_eq!(seen.late_failures.load(Ordering::Relaxed), 1);
+        assert_eq!(counters.late_failures.load(Ordering::Relaxed), 1);
     }
 }

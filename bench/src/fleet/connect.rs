@@ -1,5 +1,5 @@
-//! Connections over TLS as separate machines make them: no session is resumed, and there may be more than one address has
-//! ports for.
+//! TLS connections as separate machines open them: sessions are not resumed, and there may be more
+//! connections than one source address has ports.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,43 +18,47 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// How long a connection may take to come about.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Timeout for opening a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How many connections to the servers have one address of this machine, and as many to the echo: it has 28,000 ports for
-/// them.
-const EACH_ADDRESS: u32 = 14_000;
+/// Connections to the servers per source address. There may be as many to the echo, and an address
+/// has 28,000 ports.
+const CONNECTIONS_PER_ADDRESS: u32 = 14_000;
 
-/// Opens connections to a server.
+/// Opens gRPC channels to a server.
 #[derive(Clone, Debug)]
 pub struct Dialer {
     endpoint: Endpoint,
-    wire: Wire,
+    tls_dialer: TlsDialer,
 }
 
-/// What lies below: bare connections, and TLS over them.
+/// Opens TCP and TLS connections to a server.
 #[derive(Clone)]
-pub struct Wire {
+pub struct TlsDialer {
     address: SocketAddr,
     tls: TlsConnector,
 }
 
-impl std::fmt::Debug for Wire {
+impl std::fmt::Debug for TlsDialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut f = f.debug_struct("Wire");
+        let mut f = f.debug_struct("TlsDialer");
         f.field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-impl Wire {
-    /// Opens the bare connection with a number. `room` is how many bytes it takes in that nobody reads, as far as the
-    /// system lets it be so few; none is what is usual.
-    pub async fn connect(&self, number: u32, room: Option<u32>) -> io::Result<TcpStream> {
+impl TlsDialer {
+    /// Opens TCP connection `number`. `receive_buffer` is its size in bytes, which the system may
+    /// round up; `None` for the default.
+    pub async fn connect_tcp(
+        &self,
+        number: u32,
+        receive_buffer: Option<u32>,
+    ) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
-        if let Some(room) = room {
-            socket.set_recv_buffer_size(room)?;
+        if let Some(receive_buffer) = receive_buffer {
+            socket.set_recv_buffer_size(receive_buffer)?;
         }
-        if let Some(source) = source(number) {
+        if let Some(source) = source_address(number) {
             socket.bind((source, 0).into())?;
         }
         let stream = socket.connect(self.address).await?;
@@ -62,75 +66,76 @@ impl Wire {
         Ok(stream)
     }
 
-    /// Shakes hands over a bare connection.
-    pub async fn secure(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    /// Performs the TLS handshake over a TCP connection.
+    pub async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
         self.tls.connect(name, stream).await
     }
 }
 
 impl Dialer {
-    /// To a server at an address that an authority, in PEM, vouches for.
+    /// Dials a server whose certificate is issued by `authority` (PEM).
     pub fn new(address: SocketAddr, authority: &str) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
-            roots.add(certificate.context("the authority is not PEM")?)?;
+            roots.add(certificate.context("the CA certificate is not valid PEM")?)?;
         }
         let mut config = ClientConfig::builder()
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         config.resumption = Resumption::disabled();
-        // The connector speaks TLS itself, so that the endpoint need not.
+        // The connector performs TLS itself, so the endpoint uses plain `http`.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?
             .origin(Uri::from_static("https://localhost"))
-            .connect_timeout(PATIENCE);
+            .connect_timeout(CONNECT_TIMEOUT);
         Ok(Self {
             endpoint,
-            wire: Wire {
+            tls_dialer: TlsDialer {
                 address,
                 tls: TlsConnector::from(Arc::new(config)),
             },
         })
     }
 
-    /// Opens the connection with a number, with its handshake done. It is opened again when it was lost and is used.
+    /// Opens connection `number`, including its TLS handshake. A lost connection is opened again
+    /// when it is used.
     pub async fn dial(&self, number: u32) -> Result<Channel, tonic::transport::Error> {
-        let wire = self.wire.clone();
+        let tls_dialer = self.tls_dialer.clone();
         let connector = tower::service_fn(move |_: Uri| {
-            let wire = wire.clone();
+            let tls_dialer = tls_dialer.clone();
             async move {
-                let stream = wire.connect(number, None).await?;
-                Ok::<_, io::Error>(TokioIo::new(wire.secure(stream).await?))
+                let stream = tls_dialer.connect_tcp(number, None).await?;
+                Ok::<_, io::Error>(TokioIo::new(tls_dialer.handshake(stream).await?))
             }
         });
         self.endpoint.connect_with_connector(connector).await
     }
 
-    /// What lies below its connections.
-    pub const fn wire(&self) -> &Wire {
-        &self.wire
+    /// The dialer for raw TCP and TLS connections.
+    pub const fn tls_dialer(&self) -> &TlsDialer {
+        &self.tls_dialer
     }
 }
 
-/// The address of this machine from which a connection comes; none is the usual one.
-fn source(number: u32) -> Option<IpAddr> {
-    let more = u8::try_from(number / EACH_ADDRESS).unwrap_or(u8::MAX);
+/// The source address of connection `number`; `None` for the default address.
+fn source_address(number: u32) -> Option<IpAddr> {
+    let more = u8::try_from(number / CONNECTIONS_PER_ADDRESS).unwrap_or(u8::MAX);
     (0 < more).then(|| Ipv4Addr::new(127, 0, 1, more).into())
 }
 
-/// Lets this process, and those that it starts, have so many open files at once.
-pub fn allow_files(needed: u64) -> anyhow::Result<()> {
+/// Raises the limit on open files of this process and its children to at least `needed`.
+pub fn raise_open_file_limit(needed: u64) -> anyhow::Result<()> {
     let now = getrlimit(Resource::Nofile);
-    if now.current.is_none_or(|most| needed <= most) {
+    if now.current.is_none_or(|maximum| needed <= maximum) {
         return Ok(());
     }
-    let most = now.maximum.unwrap_or(u64::MAX).max(needed);
+    let maximum = now.maximum.unwrap_or(u64::MAX).max(needed);
     let raised = Rlimit {
-        current: Some(most),
-        maximum: now.maximum.map(|_| most),
+        current: Some(maximum),
+        maximum: now.maximum.map(|_| maximum),
     };
-    // More than the present maximum only a privileged process may ask for.
+    // Only a privileged process may raise the hard limit.
     let within = Rlimit {
         current: now.maximum,
         maximum: now.maximum,
@@ -140,9 +145,9 @@ pub fn allow_files(needed: u64) -> anyhow::Result<()> {
     }
     let allowed = getrlimit(Resource::Nofile).current;
     ensure!(
-        allowed.is_none_or(|most| needed <= most),
-        "the server needs {needed} open files for so many connections, and a process may have {} here: raise the limit \
-         (`ulimit -n {needed}`), or ask for fewer connections with --kept",
+        allowed.is_none_or(|maximum| needed <= maximum),
+        "the server needs {needed} open files for so many connections, but the limit is {}: raise it with \
+         `ulimit -n {needed}`, or reduce --connections",
         allowed.unwrap_or_default()
     );
     Ok(())
@@ -154,14 +159,20 @@ mod tests {
 
     #[test]
     fn a_further_address_is_used_when_one_has_no_ports_left() {
-        assert_eq!(source(0), None);
-        assert_eq!(source(EACH_ADDRESS - 1), None);
-        assert_eq!(source(EACH_ADDRESS), Some([127, 0, 1, 1].into()));
-        assert_eq!(source(3 * EACH_ADDRESS), Some([127, 0, 1, 3].into()));
+        assert_eq!(source_address(0), None);
+        assert_eq!(source_address(CONNECTIONS_PER_ADDRESS - 1), None);
+        assert_eq!(
+            source_address(CONNECTIONS_PER_ADDRESS),
+            Some([127, 0, 1, 1].into())
+        );
+        assert_eq!(
+            source_address(3 * CONNECTIONS_PER_ADDRESS),
+            Some([127, 0, 1, 3].into())
+        );
     }
 
     #[test]
-    fn what_is_allowed_already_is_not_asked_for() {
-        allow_files(1).expect("one file");
+    fn a_sufficient_limit_is_not_raised() {
+        raise_open_file_limit(1).expect("the limit allows one file");
     }
 }

@@ -1,63 +1,63 @@
-//! How long things took, in buckets that are at most a thirtieth of their value wide. Several can be added up.
+//! Histogram of durations. A bucket is at most 1/30 of its value wide; histograms can be added.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How many buckets there are for each doubling.
-const EACH: u64 = 32;
+/// Buckets per doubling of the duration.
+const BUCKETS_PER_DOUBLING: u64 = 32;
 
-/// Up to here each microsecond has a bucket of its own.
-const FINE: u64 = 2 * EACH;
+/// Durations below this number of microseconds have a bucket each.
+const EXACT_MICROS: u64 = 2 * BUCKETS_PER_DOUBLING;
 
-/// What is longer than twelve days counts as that.
-const LONGEST: u64 = 1 << 40;
+/// Maximum duration, in microseconds (12 days). Longer durations count as this one.
+const MAX_MICROS: u64 = 1 << 40;
 
-/// How often what length was seen.
+/// Counts of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Sparse", into = "Sparse")]
+#[serde(from = "SparseHistogram", into = "SparseHistogram")]
 pub struct Histogram {
-    /// By bucket; the last one is not 0.
+    /// Counts by bucket; the last one is not 0.
     counts: Vec<u64>,
 }
 
-/// The buckets that are not empty, with their places: what is told between processes.
+/// The buckets that are not empty, by index: the form that is sent between processes.
 #[derive(Serialize, Deserialize)]
-struct Sparse(Vec<(u16, u64)>);
+struct SparseHistogram(Vec<(u16, u64)>);
 
 impl Histogram {
-    /// Counts a length.
+    /// Counts a duration.
     pub fn record(&mut self, length: Duration) {
-        self.add(bucket(length), 1);
+        self.add(bucket_index(length), 1);
     }
 
-    /// Counts all that another one counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, count) in other.counts.iter().enumerate() {
             self.add(bucket, *count);
         }
     }
 
-    /// How many were counted.
+    /// Number of counted durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The length that this share of them did not exceed; none if there are none.
+    /// The duration that this share of all durations does not exceed; `None` if there are none.
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let all = self.count();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_precision_loss,
             clippy::cast_sign_loss,
-            reason = "a number of things that were counted"
+            reason = "a count of durations is far below 2^52"
         )]
         let rank = ((all as f64 * share).ceil() as u64).clamp(1, all.max(1));
-        let mut seen = 0;
+        let mut cumulative = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if rank <= seen {
-                return Some(Duration::from_micros(longest(bucket)));
+            cumulative += count;
+            if rank <= cumulative {
+                return Some(Duration::from_micros(bucket_max_micros(bucket)));
             }
         }
         None
@@ -76,8 +76,8 @@ impl Histogram {
     }
 }
 
-impl From<Sparse> for Histogram {
-    fn from(sparse: Sparse) -> Self {
+impl From<SparseHistogram> for Histogram {
+    fn from(sparse: SparseHistogram) -> Self {
         let mut all = Self::default();
         for (bucket, count) in sparse.0 {
             all.add(usize::from(bucket), count);
@@ -86,40 +86,44 @@ impl From<Sparse> for Histogram {
     }
 }
 
-impl From<Histogram> for Sparse {
+impl From<Histogram> for SparseHistogram {
     fn from(all: Histogram) -> Self {
         let counts = (0_u16..).zip(all.counts);
         Self(counts.filter(|(_, count)| 0 < *count).collect())
     }
 }
 
-fn bucket(length: Duration) -> usize {
-    let micros = u64::try_from(length.as_micros()).unwrap_or(LONGEST);
-    let micros = micros.min(LONGEST);
-    let bucket = if micros < FINE {
+fn bucket_index(length: Duration) -> usize {
+    let micros = u64::try_from(length.as_micros()).unwrap_or(MAX_MICROS);
+    let micros = micros.min(MAX_MICROS);
+    let bucket = if micros < EXACT_MICROS {
         micros
     } else {
-        let doublings = u64::from(micros.ilog2() - FINE.ilog2());
-        FINE + doublings * EACH + (micros >> (doublings + 1)) - EACH
+        let doublings = u64::from(micros.ilog2() - EXACT_MICROS.ilog2());
+        EXACT_MICROS + doublings * BUCKETS_PER_DOUBLING + (micros >> (doublings + 1))
+            - BUCKETS_PER_DOUBLING
     };
     usize::try_from(bucket).unwrap_or(0)
 }
 
-/// The longest time that falls into a bucket, in microseconds.
-fn longest(bucket: usize) -> u64 {
+/// The longest duration of a bucket, in microseconds.
+fn bucket_max_micros(bucket: usize) -> u64 {
     let bucket = u64::try_from(bucket).unwrap_or(0);
-    if bucket < FINE {
+    if bucket < EXACT_MICROS {
         return bucket;
     }
-    let (doublings, place) = ((bucket - FINE) / EACH, (bucket - FINE) % EACH);
-    ((EACH + place + 1) << (doublings + 1)) - 1
+    let (doublings, step) = (
+        (bucket - EXACT_MICROS) / BUCKETS_PER_DOUBLING,
+        (bucket - EXACT_MICROS) % BUCKETS_PER_DOUBLING,
+    );
+    ((BUCKETS_PER_DOUBLING + step + 1) << (doublings + 1)) - 1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(micros: impl IntoIterator<Item = u64>) -> Histogram {
+    fn histogram_of(micros: impl IntoIterator<Item = u64>) -> Histogram {
         let mut all = Histogram::default();
         for micros in micros {
             all.record(Duration::from_micros(micros));
@@ -128,30 +132,33 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_known_to_a_thirtieth() {
-        for micros in (0..200).chain([1_000, 12_345, 999_999, 60_000_000, LONGEST]) {
-            let found = longest(bucket(Duration::from_micros(micros)));
-            assert!(micros <= found, "{micros} counts as {found}");
-            assert!(found - micros <= micros / 30 + 1, "{micros} is {found}");
+    fn a_duration_is_recorded_with_an_error_of_at_most_a_thirtieth() {
+        for micros in (0..200).chain([1_000, 12_345, 999_999, 60_000_000, MAX_MICROS]) {
+            let recorded = bucket_max_micros(bucket_index(Duration::from_micros(micros)));
+            assert!(micros <= recorded, "{micros} is recorded as {recorded}");
+            assert!(
+                recorded - micros <= micros / 30 + 1,
+                "{micros} is recorded as {recorded}"
+            );
         }
         assert_eq!(
-            bucket(Duration::MAX),
-            bucket(Duration::from_micros(LONGEST))
+            bucket_index(Duration::MAX),
+            bucket_index(Duration::from_micros(MAX_MICROS))
         );
     }
 
     #[test]
     fn neighbours_have_neighbouring_buckets() {
         let buckets: Vec<_> = (0..100_000)
-            .map(|n| bucket(Duration::from_micros(n)))
+            .map(|n| bucket_index(Duration::from_micros(n)))
             .collect();
         let is_next = |pair: &[usize]| pair[1] == pair[0] || pair[1] == pair[0] + 1;
         assert!(buckets.windows(2).all(is_next));
     }
 
     #[test]
-    fn the_longest_few_show_in_the_last_percentiles() {
-        let all = of((0..990).map(|_| 10).chain((0..10).map(|_| 50_000)));
+    fn the_longest_durations_show_in_the_last_percentiles() {
+        let all = histogram_of((0..990).map(|_| 10).chain((0..10).map(|_| 50_000)));
         assert_eq!(all.percentile(0.5), Some(Duration::from_micros(10)));
         assert_eq!(all.percentile(0.99), Some(Duration::from_micros(10)));
         assert!(all.percentile(0.999) >= Some(Duration::from_millis(50)));
@@ -159,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn what_two_processes_counted_is_added_up() {
-        let (left, right) = (of([1, 2, 3_000]), of([2, 5_000_000]));
-        let told = serde_json::to_string(&right).expect("JSON");
+    fn histograms_of_two_processes_are_added() {
+        let (left, right) = (histogram_of([1, 2, 3_000]), histogram_of([2, 5_000_000]));
+        let json = serde_json::to_string(&right).expect("JSON");
         let mut all = left;
-        all.merge(&serde_json::from_str(&told).expect("a histogram"));
-        assert_eq!(all, of([1, 2, 2, 3_000, 5_000_000]));
+        all.merge(&serde_json::from_str(&json).expect("a histogram"));
+        assert_eq!(all, histogram_of([1, 2, 2, 3_000, 5_000_000]));
         assert_eq!(all.count(), 5);
     }
 }

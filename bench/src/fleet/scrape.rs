@@ -1,22 +1,22 @@
-//! What the server says of itself (Prometheus' text format).
+//! The server's metrics in the Prometheus text format.
 
 use std::time::Duration;
 
-use crate::station::Station;
+use crate::bench_harness::BenchHarness;
 
-/// The metrics of all servers at an instant.
+/// The metrics of all servers at one instant.
 #[derive(Clone, Debug)]
 pub struct Scrape(String);
 
 impl Scrape {
-    /// Asks each server for them.
-    pub async fn of(station: &Station) -> anyhow::Result<Self> {
+    /// Fetches the metrics of all servers.
+    pub async fn fetch(harness: &BenchHarness) -> anyhow::Result<Self> {
         let client = reqwest::Client::builder()
             .no_proxy()
             .timeout(Duration::from_secs(30))
             .build()?;
         let mut all = String::new();
-        for address in station.addresses("admin")? {
+        for address in harness.addresses("admin")? {
             let url = format!("http://{address}/metrics");
             let answer = client.get(url).send().await?.error_for_status()?;
             all.push_str(&answer.text().await?);
@@ -24,13 +24,14 @@ impl Scrape {
         Ok(Self(all))
     }
 
-    /// The sum of a metric over all servers, and all labels that include this one; none if there is no such metric.
+    /// The sum of a metric over all servers and all series with this label; `None` if there is
+    /// none.
     pub fn value(&self, name: &str, label: &str) -> Option<f64> {
         let values = self.0.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;
             let (labels, value) = rest.rsplit_once(' ')?;
-            let is_it = labels.is_empty() || labels.starts_with('{');
-            (is_it && labels.contains(label)).then(|| value.parse::<f64>().ok())?
+            let is_metric = labels.is_empty() || labels.starts_with('{');
+            (is_metric && labels.contains(label)).then(|| value.parse::<f64>().ok())?
         });
         values.reduce(|sum, value| sum + value)
     }
@@ -43,18 +44,18 @@ mod tests {
     #[test]
     fn a_metric_is_summed_over_its_labels() {
         let scrape = Scrape(
-            "# TYPE evenkeel_polls_total counter\n\
-             evenkeel_polls_total{door=\"own\",kind=\"hit\"} 7\n\
-             evenkeel_polls_total{door=\"eim\",kind=\"hit\"} 5\n\
-             evenkeel_polls_total{door=\"own\",kind=\"news\"} 2\n\
-             evenkeel_view_nodes 100\n\
-             evenkeel_view_nodes_of_another_kind 3\n"
+            "# TYPE evenkeel_poll_requests_total counter\n\
+             evenkeel_poll_requests_total{protocol=\"own\",kind=\"hit\"} 7\n\
+             evenkeel_poll_requests_total{protocol=\"eim\",kind=\"hit\"} 5\n\
+             evenkeel_poll_requests_total{protocol=\"own\",kind=\"write\"} 2\n\
+             evenkeel_answer_cache_nodes 100\n\
+             evenkeel_answer_cache_nodes_of_another_kind 3\n"
                 .to_owned(),
         );
-        let polls = |label| scrape.value("evenkeel_polls_total", label);
+        let polls = |label| scrape.value("evenkeel_poll_requests_total", label);
         assert_eq!(polls("kind=\"hit\""), Some(12.0));
         assert_eq!(polls(""), Some(14.0));
-        assert_eq!(scrape.value("evenkeel_view_nodes", ""), Some(100.0));
-        assert_eq!(scrape.value("evenkeel_view", ""), None);
+        assert_eq!(scrape.value("evenkeel_answer_cache_nodes", ""), Some(100.0));
+        assert_eq!(scrape.value("evenkeel_answer_cache", ""), None);
     }
 }

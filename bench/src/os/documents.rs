@@ -1,82 +1,82 @@
-//! How fast lists of packages and of vulnerabilities are read.
+//! Speed of reading package lists and CVE lists.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use evenkeel_registry::{Finding, cves, packages};
+use evenkeel_registry::{Finding, read_cves, read_packages};
 use serde::Serialize;
 
 use crate::measure::as_f64;
-use crate::report::tidy;
+use crate::report::round_figure;
 
-/// How many entries a list has.
-const ENTRIES: usize = 20_000;
+/// Number of entries per list.
+const ENTRIES_PER_LIST: usize = 20_000;
 
-/// How long one kind is read again and again.
-const LENGTH: Duration = Duration::from_secs(1);
+/// How long lists of each kind are read.
+const READ_DURATION: Duration = Duration::from_secs(1);
 
-/// How fast a list of [`ENTRIES`] is read.
+/// Speed of reading a list of [`ENTRIES_PER_LIST`].
 #[derive(Debug, Serialize)]
-pub struct Figures {
-    /// Which one.
+pub struct DocumentFigures {
+    /// Kind of the list.
     pub what: &'static str,
-    /// Its size.
+    /// Size of the list, in MiB.
     pub mib: f64,
-    /// How much of it is read a second.
+    /// Speed, in MiB per second.
     pub mib_per_second: f64,
 }
 
-/// Reads lists of all kinds, again and again.
-pub fn measure() -> anyhow::Result<Vec<Figures>> {
-    let of_packages = |text: &str| packages(text.as_bytes()).map(drop);
-    let of_cves = |text: &str| cves(text.as_bytes(), None).map(drop);
+/// Reads lists of all kinds repeatedly.
+pub fn measure() -> anyhow::Result<Vec<DocumentFigures>> {
+    let of_packages = |text: &str| read_packages(text.as_bytes()).map(drop);
+    let of_cves = |text: &str| read_cves(text.as_bytes(), None).map(drop);
     Ok(vec![
-        speed("packages, the ancestor's JSON", &ancestors(), of_packages)?,
-        speed("packages, lines of dpkg", &dpkg(), of_packages)?,
-        speed("vulnerabilities, OSV", &osv(), of_cves)?,
+        measure_speed("packages, EIM's JSON", &eim_packages(), of_packages)?,
+        measure_speed("packages, dpkg list", &dpkg_packages(), of_packages)?,
+        measure_speed("CVEs, OSV", &osv_records(), of_cves)?,
     ])
 }
 
-fn speed(
+fn measure_speed(
     what: &'static str,
     text: &str,
     read: impl Fn(&str) -> Result<(), Finding>,
-) -> anyhow::Result<Figures> {
+) -> anyhow::Result<DocumentFigures> {
     let (began, mut times) = (Instant::now(), 0_u32);
-    while began.elapsed() < LENGTH {
+    while began.elapsed() < READ_DURATION {
         read(text).ok().context(what)?;
         times += 1;
     }
     let mib = as_f64(text.len() as u64) / f64::from(1 << 20);
-    Ok(Figures {
+    Ok(DocumentFigures {
         what,
-        mib: tidy(mib),
-        mib_per_second: tidy(mib * f64::from(times) / began.elapsed().as_secs_f64()),
+        mib: round_figure(mib),
+        mib_per_second: round_figure(mib * f64::from(times) / began.elapsed().as_secs_f64()),
     })
 }
 
-fn ancestors() -> String {
+fn eim_packages() -> String {
     let package = |n| {
         format!(
             "{{\"name\":\"package-{n}\",\"version\":\"{n}.0.1-1.emt3\",\"architecture\":\"x86_64\",\"license\":\"MIT\"}}"
         )
     };
-    let packages: Vec<_> = (0..ENTRIES).map(package).collect();
+    let packages: Vec<_> = (0..ENTRIES_PER_LIST).map(package).collect();
     format!("{{\"repo\":[{}]}}", packages.join(",\n"))
 }
 
-fn dpkg() -> String {
+fn dpkg_packages() -> String {
     let line = |n| format!("package-{n}:amd64\t1:{n}.2.3~rc1-0ubuntu{n}+b1\n");
-    (0..ENTRIES).map(line).collect()
+    (0..ENTRIES_PER_LIST).map(line).collect()
 }
 
-fn osv() -> String {
+fn osv_records() -> String {
     let record = |n| {
         format!(
             "{{\"id\":\"UBUNTU-CVE-2024-{n}\",\"severity\":[{{\"type\":\"Ubuntu\",\"score\":\"low\"}}],\
              \"affected\":[{{\"package\":{{\"name\":\"package-{n}\"}}}}]}}"
         )
     };
-    let records: Vec<_> = (0..ENTRIES).map(record).collect();
+    let records: Vec<_> = (0..ENTRIES_PER_LIST).map(record).collect();
     format!("[{}]", records.join(","))
 }

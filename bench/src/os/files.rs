@@ -1,4 +1,4 @@
-//! An image as nodes fetch it, and beside it the same bytes from `cat`.
+//! Downloads of an image, compared with reading the same bytes with `cat`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,72 +8,71 @@ use evenkeel_registry::Digest;
 use reqwest::{Certificate, Client};
 use serde::Serialize;
 
-use super::registry::Published;
+use super::registry::PublishedRegistry;
+use crate::bench_harness::BenchHarness;
 use crate::children;
 use crate::measure::as_f64;
-use crate::report::tidy;
-use crate::station::Station;
+use crate::report::round_figure;
 
-/// How long a file may take.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// Timeout of a download.
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// How fast a file came.
+/// Speed of a download.
 #[derive(Debug, Serialize)]
-pub struct Figures {
-    /// From where.
+pub struct FileFigures {
+    /// Source of the image.
     pub what: &'static str,
-    /// How much of it came a second.
+    /// Speed, in MiB per second.
     pub mib_per_second: f64,
 }
 
-/// Fetches the image twice over TLS: for the first time, and from the server's cache.
-pub async fn measure(station: &Station, published: &Published) -> anyhow::Result<Vec<Figures>> {
+/// Downloads the image over TLS: first when the server has not fetched it yet, then from its cache.
+pub async fn measure(
+    harness: &BenchHarness,
+    published: &PublishedRegistry,
+) -> anyhow::Result<Vec<FileFigures>> {
     let image = published.image();
-    let authority = Certificate::from_pem(station.authority()?.certificate_pem().as_bytes())?;
+    let authority = Certificate::from_pem(harness.authority()?.certificate_pem().as_bytes())?;
     let client = Client::builder()
         .no_proxy()
         .tls_certs_only([authority])
-        .timeout(PATIENCE)
+        .timeout(DOWNLOAD_TIMEOUT)
         .build()?;
-    let (address, digest) = (station.address("files")?, Digest::of(image));
+    let (address, digest) = (harness.address("files")?, Digest::compute(image));
     let url = format!("https://{address}/files/sha256/{}", digest.hex());
-    let mut found = Vec::new();
-    for what in [
-        "not fetched yet",
-        "from the cache",
-        "from the cache, once more",
-    ] {
+    let mut figures = Vec::new();
+    for what in ["not cached", "cached", "cached, again"] {
         let began = Instant::now();
-        fetch(&client, &url, image.len()).await?;
-        found.push(Figures::of(what, image.len(), began));
+        download(&client, &url, image.len()).await?;
+        figures.push(FileFigures::new(what, image.len(), began));
     }
-    let beside = station.folder().join("image");
-    tokio::fs::write(&beside, image).await?;
+    let image_file = harness.folder().join("image");
+    tokio::fs::write(&image_file, image).await?;
     let script = ["-c", "exec cat \"$0\" > /dev/null"];
-    let file = beside.to_string_lossy();
+    let file = image_file.to_string_lossy();
     let began = Instant::now();
-    children::output(Path::new("sh"), &[&script[..], &[&file]].concat(), &[]).await?;
-    found.push(Figures::of("cat", image.len(), began));
-    Ok(found)
+    children::command_output(Path::new("sh"), &[&script[..], &[&file]].concat(), &[]).await?;
+    figures.push(FileFigures::new("cat", image.len(), began));
+    Ok(figures)
 }
 
-/// Fetches all of a file, and keeps nothing of it.
-async fn fetch(client: &Client, url: &str, length: usize) -> anyhow::Result<()> {
+/// Downloads a file and discards its content.
+async fn download(client: &Client, url: &str, length: usize) -> anyhow::Result<()> {
     let mut answer = client.get(url).send().await?.error_for_status()?;
-    let mut came = 0;
+    let mut received = 0;
     while let Some(chunk) = answer.chunk().await? {
-        came += chunk.len();
+        received += chunk.len();
     }
-    ensure!(came == length, "{came} of {length} bytes came");
+    ensure!(received == length, "received {received} of {length} bytes");
     Ok(())
 }
 
-impl Figures {
-    fn of(what: &'static str, bytes: usize, began: Instant) -> Self {
+impl FileFigures {
+    fn new(what: &'static str, bytes: usize, began: Instant) -> Self {
         let mib = as_f64(bytes as u64) / f64::from(1 << 20);
         Self {
             what,
-            mib_per_second: tidy(mib / began.elapsed().as_secs_f64().max(1e-9)),
+            mib_per_second: round_figure(mib / began.elapsed().as_secs_f64().max(1e-9)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes of one line of images, and a newer image.
+//! Notification of nodes: the time until every node of an image series shows a newer image.
 
 use std::time::{Duration, Instant};
 
@@ -7,26 +7,26 @@ use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{OsKind, OsProvider, OsSpec, SecurityFeature, Sha256};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::{Clock, SystemClock};
-use evenkeel_store::testing::fill::{self, Size};
-use evenkeel_store::{Store, image_lines, nodes, os_profiles};
+use evenkeel_store::testing::fill::{self, ProjectSize};
+use evenkeel_store::{Store, image_series, nodes, os_profiles};
 use serde::Serialize;
 
-use crate::report::{millis, tidy};
+use crate::bench_harness::BenchHarness;
+use crate::report::{millis, round_figure};
 use crate::seed;
-use crate::station::Station;
 
-/// How many hosts there are for each site.
+/// Hosts per site.
 const HOSTS_PER_SITE: u32 = 100;
 
-/// How long it may take until all of them are told.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// Timeout for the notification of all nodes.
+const NOTIFY_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// What it took to tell a fleet of an image.
+/// Cost of notifying a fleet of a newer image.
 #[derive(Debug, Serialize)]
-pub struct Figures {
-    /// How many nodes it has, all of one line.
+pub struct FollowFigures {
+    /// Number of nodes, all of one image series.
     pub nodes: u32,
-    /// From the moment in which the image was there until the last one was told.
+    /// Time from the creation of the image until the last node was notified, in seconds.
     pub seconds: f64,
     /// Processor time of the server, in milliseconds.
     pub cpu_ms_server: f64,
@@ -34,47 +34,50 @@ pub struct Figures {
     pub cpu_ms_postgres: f64,
 }
 
-/// Makes a fleet, publishes a newer image into its project, and waits until every node was told.
-pub async fn measure(count: u32) -> anyhow::Result<Figures> {
-    let station = Station::start("").await?;
-    let size = Size {
+/// Creates a fleet and a newer image in its project, and waits until every node is notified.
+pub async fn measure(count: u32) -> anyhow::Result<FollowFigures> {
+    let harness = BenchHarness::start("").await?;
+    let size = ProjectSize {
         hosts: count,
         sites: (count / HOSTS_PER_SITE).max(1),
     };
-    let (store, tenant, filled) = seed::filled(&station, size, false).await?;
-    let running = image(&store, tenant, "3.0.1").await?;
+    let (store, tenant, seeded) = seed::fill_project(&harness, size, false).await?;
+    let running = create_image(&store, tenant, "3.0.1").await?;
     let (project, os) = (tenant.uuid(), running.bits().cast_signed());
     store
-        .unprepared(&format!(
+        .execute_unprepared(&format!(
             "BEGIN; SET LOCAL evenkeel.tenant = '*'; UPDATE node_states SET os_id = {os}, os_update_available = '', \
              available_digest = sha256('') WHERE tenant_id = '{project}'; COMMIT"
         ))
         .await?;
-    told(&store).await?;
-    fill::settle(&store, &station.superuser()).await?;
+    wait_until_notified(&store).await?;
+    fill::vacuum_and_checkpoint(&store, &harness.superuser_url()).await?;
 
-    let meters = station.meters();
-    image(&store, tenant, "3.0.2").await?;
+    let meters = harness.meters();
+    create_image(&store, tenant, "3.0.2").await?;
     let began = Instant::now();
-    told(&store).await?;
-    let figures = Figures {
+    wait_until_notified(&store).await?;
+    let figures = FollowFigures {
         nodes: count,
-        seconds: tidy(began.elapsed().as_secs_f64()),
+        seconds: round_figure(began.elapsed().as_secs_f64()),
         cpu_ms_server: millis(meters.0.spent()),
         cpu_ms_postgres: millis(meters.1.spent()),
     };
-    let last = filled.instances.last().context("a fleet has a node")?;
+    let last = seeded.instances.last().context("the fleet has no node")?;
     let tx = store.tenant(tenant).await?;
-    let shown = nodes::find(&tx, *last).await?.os_update_available;
-    ensure!(shown == "edge 3.0.2", "a node shows {shown:?}");
+    let available = nodes::find(&tx, *last).await?.os_update_available;
+    ensure!(
+        available == "edge 3.0.2",
+        "a node shows {available:?} instead of the newer image"
+    );
     drop(tx);
     store.close().await;
-    drop(station.stop().await);
+    drop(harness.stop().await);
     Ok(figures)
 }
 
-/// Puts an image into the project.
-async fn image(store: &Store, tenant: TenantId, version: &str) -> anyhow::Result<OsId> {
+/// Creates an image in the project.
+async fn create_image(store: &Store, tenant: TenantId, version: &str) -> anyhow::Result<OsId> {
     let spec = OsSpec {
         name: format!("edge {version}"),
         kind: OsKind::Immutable,
@@ -95,22 +98,25 @@ async fn image(store: &Store, tenant: TenantId, version: &str) -> anyhow::Result
         image_signatures: Vec::new(),
     };
     let tx = store.tenant(tenant).await?;
-    let made = os_profiles::create(&tx, &spec, SystemClock.now()).await?;
+    let created = os_profiles::create(&tx, &spec, SystemClock.now()).await?;
     tx.commit().await?;
-    Ok(made.id)
+    Ok(created.id)
 }
 
-/// Waits until every line of images was followed.
-async fn told(store: &Store) -> anyhow::Result<()> {
+/// Waits until the nodes of all image series are notified.
+async fn wait_until_notified(store: &Store) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         let tx = store.fleet().await?;
-        let behind = image_lines::behind(&tx, 1).await?;
+        let behind = image_series::list_outdated(&tx, 1).await?;
         drop(tx);
         if behind.is_empty() {
             return Ok(());
         }
-        ensure!(began.elapsed() < PATIENCE, "nodes are not told of an image");
+        ensure!(
+            began.elapsed() < NOTIFY_TIMEOUT,
+            "nodes were not notified of an image in time"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

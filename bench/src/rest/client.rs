@@ -1,4 +1,4 @@
-//! A client with one connection that it keeps.
+//! An HTTP client that keeps one connection open.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,25 @@ use anyhow::ensure;
 use reqwest::{Method, Response};
 use serde_json::Value;
 
-use crate::station::Station;
+use crate::bench_harness::BenchHarness;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How long a whole list may take.
-const LONG_PATIENCE: Duration = Duration::from_mins(10);
+/// Timeout of a request for a full list.
+const FULL_LIST_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// A request.
+/// A request to the REST API.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RequestSpec {
     method: Method,
     path: String,
     query: Vec<(&'static str, String)>,
     body: Option<Value>,
 }
 
-impl Asked {
-    /// For one thing, or for a list.
+impl RequestSpec {
+    /// A GET request.
     pub fn get(path: impl Into<String>) -> Self {
         Self {
             method: Method::GET,
@@ -34,7 +34,7 @@ impl Asked {
         }
     }
 
-    /// To make something.
+    /// A POST request.
     pub fn post(path: impl Into<String>, body: Value) -> Self {
         Self {
             method: Method::POST,
@@ -43,7 +43,7 @@ impl Asked {
         }
     }
 
-    /// To change something.
+    /// A PATCH request.
     pub fn patch(path: impl Into<String>, body: Value) -> Self {
         Self {
             method: Method::PATCH,
@@ -52,7 +52,7 @@ impl Asked {
         }
     }
 
-    /// To put something in its place.
+    /// A PUT request.
     pub fn put(path: impl Into<String>, body: Value) -> Self {
         Self {
             method: Method::PUT,
@@ -61,7 +61,7 @@ impl Asked {
         }
     }
 
-    /// To take something away.
+    /// A DELETE request.
     pub fn delete(path: impl Into<String>) -> Self {
         Self {
             method: Method::DELETE,
@@ -69,41 +69,41 @@ impl Asked {
         }
     }
 
-    /// With a parameter.
-    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+    /// Adds a query parameter.
+    pub fn with_query(mut self, name: &'static str, value: impl ToString) -> Self {
         self.query.push((name, value.to_string()));
         self
     }
 }
 
 /// An operator's session over one connection.
-pub struct Client {
+pub struct RestClient {
     http: reqwest::Client,
     base: String,
     token: String,
 }
 
-impl Client {
-    /// A session with the server of a station.
-    pub fn of(station: &Station) -> anyhow::Result<Self> {
-        let token = std::fs::read_to_string(station.data().join("operator-token"))?;
+impl RestClient {
+    /// Opens a session with the first server of a harness.
+    pub fn open_session(harness: &BenchHarness) -> anyhow::Result<Self> {
+        let token = std::fs::read_to_string(harness.data_dir().join("operator-token"))?;
         let http = reqwest::Client::builder()
             .no_proxy()
             .http1_only()
             .tcp_nodelay(true)
             .pool_max_idle_per_host(1)
-            .timeout(PATIENCE)
+            .timeout(REQUEST_TIMEOUT)
             .build()?;
         Ok(Self {
             http,
-            base: format!("http://{}/v1/projects/default", station.address("rest")?),
+            base: format!("http://{}/v1/projects/default", harness.address("rest")?),
             token: token.trim().to_owned(),
         })
     }
 
-    /// How long it takes until the whole answer is there, and the answer.
-    pub async fn ask(&self, asked: &Asked) -> anyhow::Result<(Duration, Vec<u8>)> {
-        let request = self.request(asked).build()?;
+    /// Sends a request. Returns the time until the complete answer has arrived, and the answer.
+    pub async fn send(&self, spec: &RequestSpec) -> anyhow::Result<(Duration, Vec<u8>)> {
+        let request = self.build_request(spec).build()?;
         let began = Instant::now();
         let response = self.http.execute(request).await?;
         let status = response.status();
@@ -112,27 +112,27 @@ impl Client {
         ensure!(
             status.is_success(),
             "{} {:?}: {status} {}",
-            asked.path,
-            asked.query,
+            spec.path,
+            spec.query,
             String::from_utf8_lossy(&answer)
         );
         Ok((took, answer.into()))
     }
 
-    /// The beginning of an answer that is too long to be kept.
-    pub async fn open(&self, asked: &Asked) -> anyhow::Result<Response> {
-        let request = self.request(asked).timeout(LONG_PATIENCE);
+    /// Sends a request whose answer is too long for memory. Returns the response without its body.
+    pub async fn send_streaming(&self, spec: &RequestSpec) -> anyhow::Result<Response> {
+        let request = self.build_request(spec).timeout(FULL_LIST_TIMEOUT);
         Ok(request.send().await?.error_for_status()?)
     }
 
-    fn request(&self, asked: &Asked) -> reqwest::RequestBuilder {
-        let url = format!("{}{}", self.base, asked.path);
+    fn build_request(&self, spec: &RequestSpec) -> reqwest::RequestBuilder {
+        let url = format!("{}{}", self.base, spec.path);
         let request = self
             .http
-            .request(asked.method.clone(), url)
+            .request(spec.method.clone(), url)
             .bearer_auth(&self.token)
-            .query(&asked.query);
-        match &asked.body {
+            .query(&spec.query);
+        match &spec.body {
             Some(body) => request.json(body),
             None => request,
         }

@@ -1,96 +1,96 @@
-//! What is in the database, for requests to name.
+//! The resources that requests name.
 
 use evenkeel_domain::id::{HostId, InstanceId, OsId, RunId, SiteId, scatter};
-use evenkeel_store::testing::fill::Filled;
+use evenkeel_store::testing::fill::SeededProject;
 use serde_json::Value;
 
-/// A fleet, and the hosts that were made since.
+/// The seeded fleet, and the hosts that were created later.
 #[derive(Debug)]
 pub struct Fleet {
-    filled: Filled,
-    made: Vec<String>,
+    seeded: SeededProject,
+    created_hosts: Vec<String>,
 }
 
 impl Fleet {
-    /// The fleet that a database was filled with.
-    pub const fn new(filled: Filled) -> Self {
+    /// A fleet of seeded resources.
+    pub const fn new(seeded: SeededProject) -> Self {
         Self {
-            filled,
-            made: Vec::new(),
+            seeded,
+            created_hosts: Vec::new(),
         }
     }
 
-    /// How many hosts it was made with.
-    pub const fn size(&self) -> usize {
-        self.filled.hosts.len()
+    /// Number of seeded hosts.
+    pub const fn host_count(&self) -> usize {
+        self.seeded.hosts.len()
     }
 
-    /// How many runs it was made with.
-    pub const fn runs(&self) -> usize {
-        self.filled.runs.len()
+    /// Number of seeded runs.
+    pub const fn run_count(&self) -> usize {
+        self.seeded.runs.len()
     }
 
-    /// Far back in every list of it.
-    pub const fn far(&self) -> usize {
-        self.size() / 10 * 9
+    /// An offset at 90% of the hosts, which exists in every list.
+    pub const fn far_offset(&self) -> usize {
+        self.host_count() / 10 * 9
     }
 
-    /// What its instances run.
+    /// OS profile of the instances.
     pub const fn os(&self) -> OsId {
-        self.filled.os
+        self.seeded.os
     }
 
-    /// One of its hosts.
+    /// The id of a seeded host.
     pub fn host(&self, n: u32) -> HostId {
-        any(&self.filled.hosts, n)
+        pick(&self.seeded.hosts, n)
     }
 
-    /// One of its sites.
+    /// The id of a seeded site.
     pub fn site(&self, n: u32) -> SiteId {
-        any(&self.filled.sites, n)
+        pick(&self.seeded.sites, n)
     }
 
-    /// One of its instances.
+    /// The id of a seeded instance.
     pub fn instance(&self, n: u32) -> InstanceId {
-        any(&self.filled.instances, n)
+        pick(&self.seeded.instances, n)
     }
 
-    /// One of its runs.
+    /// The id of a seeded run.
     pub fn run(&self, n: u32) -> RunId {
-        any(&self.filled.runs, n)
+        pick(&self.seeded.runs, n)
     }
 
-    /// The place of one of its hosts, from which the names of the host and of its instance are made.
-    pub fn place(&self, n: u32) -> u32 {
-        u32::try_from(place(self.size(), n)).unwrap_or(0)
+    /// Index of host `n`, from which the names of the host and of its instance are derived.
+    pub fn host_index(&self, n: u32) -> u32 {
+        u32::try_from(pick_index(self.host_count(), n)).unwrap_or(0)
     }
 
-    /// The place of one of its runs, from which the name of the run is made.
-    pub fn place_of_run(&self, n: u32) -> u32 {
-        u32::try_from(place(self.runs(), n)).unwrap_or(0)
+    /// Index of run `n`, from which the name of the run is derived.
+    pub fn run_index(&self, n: u32) -> u32 {
+        u32::try_from(pick_index(self.run_count(), n)).unwrap_or(0)
     }
 
-    /// The id of the `n`th host that was made since; it has no instance.
-    pub fn made(&self, n: u32) -> Option<&str> {
+    /// The id of the `n`th host that was created later. It has no instance.
+    pub fn created_host(&self, n: u32) -> Option<&str> {
         let n = usize::try_from(n).ok()?;
-        self.made.get(n).map(String::as_str)
+        self.created_hosts.get(n).map(String::as_str)
     }
 
-    /// Notes a host that was made.
-    pub fn note(&mut self, answer: &[u8]) {
+    /// Records the id of a created host.
+    pub fn record_host(&mut self, answer: &[u8]) {
         let host: Value = serde_json::from_slice(answer).unwrap_or_default();
         if let Some(id) = host["resourceId"].as_str() {
-            self.made.push(id.to_owned());
+            self.created_hosts.push(id.to_owned());
         }
     }
 }
 
-/// One of many. The same number gives the same one; numbers that follow each other lie far apart.
-fn any<T: Copy>(of: &[T], n: u32) -> T {
-    of[place(of.len(), n)]
+/// Picks an element. The same number picks the same element; consecutive numbers pick distant ones.
+fn pick<T: Copy>(of: &[T], n: u32) -> T {
+    of[pick_index(of.len(), n)]
 }
 
-fn place(of: usize, n: u32) -> usize {
+fn pick_index(of: usize, n: u32) -> usize {
     usize::try_from(scatter(n)).unwrap_or(0) % of
 }
 
@@ -99,23 +99,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_name_what_is_there() {
-        let mut fleet = Fleet::new(Filled {
+    fn requests_name_existing_resources() {
+        let mut fleet = Fleet::new(SeededProject {
             os: OsId::nth(0),
             sites: vec![SiteId::nth(0)],
             hosts: (0..20).map(HostId::nth).collect(),
             instances: (0..20).map(InstanceId::nth).collect(),
             runs: (0..40).map(RunId::nth).collect(),
         });
-        assert_eq!((fleet.size(), fleet.runs(), fleet.far()), (20, 40, 18));
+        assert_eq!(
+            (fleet.host_count(), fleet.run_count(), fleet.far_offset()),
+            (20, 40, 18)
+        );
         for n in 0..100 {
-            assert_eq!(fleet.host(n), HostId::nth(fleet.place(n)));
-            assert_eq!(fleet.run(n), RunId::nth(fleet.place_of_run(n)));
+            assert_eq!(fleet.host(n), HostId::nth(fleet.host_index(n)));
+            assert_eq!(fleet.run(n), RunId::nth(fleet.run_index(n)));
         }
-        assert_eq!(fleet.made(0), None);
-        fleet.note(br#"{"resourceId": "host-0a1b2c3d"}"#);
-        fleet.note(b"nothing");
-        assert_eq!(fleet.made(0), Some("host-0a1b2c3d"));
-        assert_eq!(fleet.made(1), None);
+        assert_eq!(fleet.created_host(0), None);
+        fleet.record_host(br#"{"resourceId": "host-0a1b2c3d"}"#);
+        fleet.record_host(b"nothing");
+        assert_eq!(fleet.created_host(0), Some("host-0a1b2c3d"));
+        assert_eq!(fleet.created_host(1), None);
     }
 }

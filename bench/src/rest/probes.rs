@@ -1,178 +1,230 @@
-//! The kinds of requests that are measured, each with its target.
+//! The kinds of requests that are measured, with their targets.
 
 use evenkeel_store::testing::fill::{host_name, instance_name, run_name};
 use serde_json::json;
 
-use super::client::Asked;
+use super::client::RequestSpec;
 use super::fleet::Fleet;
 
 /// A kind of requests.
 #[derive(Debug)]
 pub struct Probe {
-    /// What is asked for.
+    /// Description of the request.
     pub what: &'static str,
-    /// What 99 of 100 may take at most, in milliseconds.
+    /// Target for the 99th percentile of the latency, in milliseconds.
     pub target_ms: Option<f64>,
-    /// The request with a number, which no other one of this kind has; none if there is nothing left to ask for.
-    pub ask: fn(&Fleet, u32) -> Option<Asked>,
-    /// Whether each answer is a host that was made.
-    pub makes_hosts: bool,
+    /// Creates the request with this number, which is unique within the kind; `None` if the fleet
+    /// has no resource left for it.
+    pub build_request: fn(&Fleet, u32) -> Option<RequestSpec>,
+    /// Whether each answer is a created host.
+    pub creates_hosts: bool,
 }
 
-/// One thing by its id.
-const ONE: Option<f64> = Some(2.0);
-/// The first page of a list, with its exact total.
-const FIRST: Option<f64> = Some(30.0);
-/// A page far back in a list.
-const FAR: Option<f64> = Some(50.0);
-/// What a filter finds that compares whole values.
-const EXACT: Option<f64> = Some(10.0);
-/// What a filter finds that looks for a part of a text.
-const PART: Option<f64> = Some(150.0);
+/// One resource by its id.
+const SINGLE_TARGET_MS: Option<f64> = Some(2.0);
+/// First page of a list, with its exact total.
+const FIRST_PAGE_TARGET_MS: Option<f64> = Some(30.0);
+/// Page far back in a list.
+const FAR_PAGE_TARGET_MS: Option<f64> = Some(50.0);
+/// List with a filter that compares whole values.
+const EXACT_FILTER_TARGET_MS: Option<f64> = Some(10.0);
+/// List with a filter that searches for a substring.
+const SUBSTRING_FILTER_TARGET_MS: Option<f64> = Some(150.0);
 
-const HOSTS: &str = "/compute/hosts";
-const INSTANCES: &str = "/compute/instances";
-const RUNS: &str = "/os-update-runs";
+const HOSTS_PATH: &str = "/compute/hosts";
+const INSTANCES_PATH: &str = "/compute/instances";
+const RUNS_PATH: &str = "/os-update-runs";
 
 /// Requests that change nothing.
 pub const READS: &[Probe] = &[
-    probe("get a host", ONE, |fleet, n| {
-        Some(Asked::get(format!("{HOSTS}/{}", fleet.host(n))))
+    probe("get a host", SINGLE_TARGET_MS, |fleet, n| {
+        Some(RequestSpec::get(format!("{HOSTS_PATH}/{}", fleet.host(n))))
     }),
-    probe("first page of 100 hosts", FIRST, |_, _| Some(page(HOSTS))),
-    probe("page of 100 hosts, far back", FAR, |fleet, _| {
-        Some(page(HOSTS).with("offset", fleet.far()))
+    probe("first page of 100 hosts", FIRST_PAGE_TARGET_MS, |_, _| {
+        Some(first_page(HOSTS_PATH))
     }),
-    probe("hosts by id", EXACT, |fleet, n| {
-        Some(found(HOSTS, format!("resourceId=\"{}\"", fleet.host(n))))
+    probe(
+        "page of 100 hosts, far back",
+        FAR_PAGE_TARGET_MS,
+        |fleet, _| Some(first_page(HOSTS_PATH).with_query("offset", fleet.far_offset())),
+    ),
+    probe("hosts by id", EXACT_FILTER_TARGET_MS, |fleet, n| {
+        Some(filtered_page(
+            HOSTS_PATH,
+            format!("resourceId=\"{}\"", fleet.host(n)),
+        ))
     }),
-    probe("hosts by name", EXACT, |fleet, n| {
-        let name = host_name(fleet.place(n));
-        Some(found(HOSTS, format!("name == \"{name}\"")))
+    probe("hosts by name", EXACT_FILTER_TARGET_MS, |fleet, n| {
+        let name = host_name(fleet.host_index(n));
+        Some(filtered_page(HOSTS_PATH, format!("name == \"{name}\"")))
     }),
-    probe("hosts at a site", EXACT, |fleet, n| {
+    probe("hosts at a site", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("site.resourceId=\"{}\"", fleet.site(n));
-        Some(found(HOSTS, filter))
+        Some(filtered_page(HOSTS_PATH, filter))
     }),
-    probe("hosts by part of their name", PART, |fleet, n| {
-        let name = host_name(fleet.place(n));
-        Some(found(HOSTS, format!("name=\"{}\"", end(&name))))
-    }),
+    probe(
+        "hosts by part of their name",
+        SUBSTRING_FILTER_TARGET_MS,
+        |fleet, n| {
+            let name = host_name(fleet.host_index(n));
+            Some(filtered_page(
+                HOSTS_PATH,
+                format!("name=\"{}\"", name_suffix(&name)),
+            ))
+        },
+    ),
     probe("number of hosts (page of 1)", None, |_, _| {
-        Some(Asked::get(HOSTS).with("pageSize", 1))
+        Some(RequestSpec::get(HOSTS_PATH).with_query("pageSize", 1))
     }),
-    probe("get an instance", ONE, |fleet, n| {
-        Some(Asked::get(format!("{INSTANCES}/{}", fleet.instance(n))))
+    probe("get an instance", SINGLE_TARGET_MS, |fleet, n| {
+        Some(RequestSpec::get(format!(
+            "{INSTANCES_PATH}/{}",
+            fleet.instance(n)
+        )))
     }),
-    probe("first page of 100 instances", FIRST, |_, _| {
-        Some(page(INSTANCES))
-    }),
-    probe("page of 100 instances, far back", FAR, |fleet, _| {
-        Some(page(INSTANCES).with("offset", fleet.far()))
-    }),
-    probe("instances by id", EXACT, |fleet, n| {
+    probe(
+        "first page of 100 instances",
+        FIRST_PAGE_TARGET_MS,
+        |_, _| Some(first_page(INSTANCES_PATH)),
+    ),
+    probe(
+        "page of 100 instances, far back",
+        FAR_PAGE_TARGET_MS,
+        |fleet, _| Some(first_page(INSTANCES_PATH).with_query("offset", fleet.far_offset())),
+    ),
+    probe("instances by id", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("resourceId=\"{}\"", fleet.instance(n));
-        Some(found(INSTANCES, filter))
+        Some(filtered_page(INSTANCES_PATH, filter))
     }),
-    probe("instances by name", EXACT, |fleet, n| {
-        let name = instance_name(fleet.place(n));
-        Some(found(INSTANCES, format!("name == \"{name}\"")))
+    probe("instances by name", EXACT_FILTER_TARGET_MS, |fleet, n| {
+        let name = instance_name(fleet.host_index(n));
+        Some(filtered_page(INSTANCES_PATH, format!("name == \"{name}\"")))
     }),
-    probe("instance of a host", EXACT, |fleet, n| {
+    probe("instance of a host", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("host.resourceId=\"{}\"", fleet.host(n));
-        Some(found(INSTANCES, filter))
+        Some(filtered_page(INSTANCES_PATH, filter))
     }),
-    probe("instances at a site", EXACT, |fleet, n| {
+    probe("instances at a site", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("host.site.resourceId=\"{}\"", fleet.site(n));
-        Some(found(INSTANCES, filter))
+        Some(filtered_page(INSTANCES_PATH, filter))
     }),
-    probe("instances by part of their name", PART, |fleet, n| {
-        let name = instance_name(fleet.place(n));
-        Some(found(INSTANCES, format!("name=\"{}\"", end(&name))))
-    }),
+    probe(
+        "instances by part of their name",
+        SUBSTRING_FILTER_TARGET_MS,
+        |fleet, n| {
+            let name = instance_name(fleet.host_index(n));
+            Some(filtered_page(
+                INSTANCES_PATH,
+                format!("name=\"{}\"", name_suffix(&name)),
+            ))
+        },
+    ),
     probe("number of instances (page of 1)", None, |_, _| {
-        Some(Asked::get(INSTANCES).with("pageSize", 1))
+        Some(RequestSpec::get(INSTANCES_PATH).with_query("pageSize", 1))
     }),
-    probe("get a run", ONE, |fleet, n| {
-        Some(Asked::get(format!("{RUNS}/{}", fleet.run(n))))
+    probe("get a run", SINGLE_TARGET_MS, |fleet, n| {
+        Some(RequestSpec::get(format!("{RUNS_PATH}/{}", fleet.run(n))))
     }),
-    probe("first page of 100 runs", FIRST, |_, _| Some(page(RUNS))),
-    probe("first page of 100 runs, newest", FIRST, |_, _| {
-        Some(page(RUNS).with("orderBy", NEWEST))
+    probe("first page of 100 runs", FIRST_PAGE_TARGET_MS, |_, _| {
+        Some(first_page(RUNS_PATH))
     }),
-    probe("page of 100 runs, far back", FAR, |fleet, _| {
-        Some(page(RUNS).with("offset", fleet.far()))
+    probe(
+        "first page of 100 runs, newest",
+        FIRST_PAGE_TARGET_MS,
+        |_, _| Some(first_page(RUNS_PATH).with_query("orderBy", NEWEST_FIRST)),
+    ),
+    probe(
+        "page of 100 runs, far back",
+        FAR_PAGE_TARGET_MS,
+        |fleet, _| Some(first_page(RUNS_PATH).with_query("offset", fleet.far_offset())),
+    ),
+    probe("runs by id", EXACT_FILTER_TARGET_MS, |fleet, n| {
+        Some(filtered_page(
+            RUNS_PATH,
+            format!("resourceId=\"{}\"", fleet.run(n)),
+        ))
     }),
-    probe("runs by id", EXACT, |fleet, n| {
-        Some(found(RUNS, format!("resourceId=\"{}\"", fleet.run(n))))
-    }),
-    probe("runs of an instance, newest", EXACT, |fleet, n| {
-        let filter = format!("instance.resourceId=\"{}\"", fleet.instance(n));
-        Some(found(RUNS, filter).with("orderBy", NEWEST))
-    }),
-    probe("runs at a site", EXACT, |fleet, n| {
+    probe(
+        "runs of an instance, newest",
+        EXACT_FILTER_TARGET_MS,
+        |fleet, n| {
+            let filter = format!("instance.resourceId=\"{}\"", fleet.instance(n));
+            Some(filtered_page(RUNS_PATH, filter).with_query("orderBy", NEWEST_FIRST))
+        },
+    ),
+    probe("runs at a site", EXACT_FILTER_TARGET_MS, |fleet, n| {
         let filter = format!("instance.host.site.resourceId=\"{}\"", fleet.site(n));
-        Some(found(RUNS, filter))
+        Some(filtered_page(RUNS_PATH, filter))
     }),
-    probe("runs by part of their name", PART, |fleet, n| {
-        let name = run_name(fleet.place_of_run(n));
-        Some(found(RUNS, format!("name=\"{}\"", end(&name))))
-    }),
+    probe(
+        "runs by part of their name",
+        SUBSTRING_FILTER_TARGET_MS,
+        |fleet, n| {
+            let name = run_name(fleet.run_index(n));
+            Some(filtered_page(
+                RUNS_PATH,
+                format!("name=\"{}\"", name_suffix(&name)),
+            ))
+        },
+    ),
     probe("number of runs (page of 1)", None, |_, _| {
-        Some(Asked::get(RUNS).with("pageSize", 1))
+        Some(RequestSpec::get(RUNS_PATH).with_query("pageSize", 1))
     }),
 ];
 
-/// Requests that change something. Instances are made on the hosts that were made before.
+/// Requests that change something. Instances are created on hosts that were created before.
 pub const WRITES: &[Probe] = &[
     Probe {
-        makes_hosts: true,
+        creates_hosts: true,
         ..probe("register a host", None, |_, n| {
             let uuid = format!("10000000-0000-4000-8000-{n:012x}");
             let body = json!({"name": format!("new-{n}"), "uuid": uuid});
-            Some(Asked::post(format!("{HOSTS}/register"), body))
+            Some(RequestSpec::post(format!("{HOSTS_PATH}/register"), body))
         })
     },
     probe("patch a host", None, |fleet, n| {
         let body = json!({"name": format!("renamed-{n}")});
-        Some(Asked::patch(format!("{HOSTS}/{}", fleet.host(n)), body))
+        Some(RequestSpec::patch(
+            format!("{HOSTS_PATH}/{}", fleet.host(n)),
+            body,
+        ))
     }),
-    probe("make an instance", None, |fleet, n| {
-        let body = json!({"hostID": fleet.made(n)?, "osID": fleet.os()});
-        Some(Asked::post(INSTANCES, body))
+    probe("create an instance", None, |fleet, n| {
+        let body = json!({"hostID": fleet.created_host(n)?, "osID": fleet.os()});
+        Some(RequestSpec::post(INSTANCES_PATH, body))
     }),
     probe("patch an instance", None, |fleet, n| {
         let body = json!({"name": format!("renamed-{n}")});
-        let path = format!("{INSTANCES}/{}", fleet.instance(n));
-        Some(Asked::patch(path, body))
+        let path = format!("{INSTANCES_PATH}/{}", fleet.instance(n));
+        Some(RequestSpec::patch(path, body))
     }),
 ];
 
-const NEWEST: &str = "startTime desc";
+const NEWEST_FIRST: &str = "startTime desc";
 
 const fn probe(
     what: &'static str,
     target_ms: Option<f64>,
-    ask: fn(&Fleet, u32) -> Option<Asked>,
+    build_request: fn(&Fleet, u32) -> Option<RequestSpec>,
 ) -> Probe {
     Probe {
         what,
         target_ms,
-        ask,
-        makes_hosts: false,
+        build_request,
+        creates_hosts: false,
     }
 }
 
-fn page(list: &str) -> Asked {
-    Asked::get(list).with("pageSize", 100)
+fn first_page(list: &str) -> RequestSpec {
+    RequestSpec::get(list).with_query("pageSize", 100)
 }
 
-/// A page of what a filter finds.
-fn found(list: &str, filter: String) -> Asked {
-    page(list).with("filter", filter)
+/// First page of a filtered list.
+fn filtered_page(list: &str, filter: String) -> RequestSpec {
+    first_page(list).with_query("filter", filter)
 }
 
-/// The last digits of a name, which a few others have as well.
-fn end(name: &str) -> &str {
+/// The last 4 digits of a name, which a few other names have as well.
+fn name_suffix(name: &str) -> &str {
     name.get(name.len().saturating_sub(4)..).unwrap_or(name)
 }

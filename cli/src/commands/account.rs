@@ -1,4 +1,4 @@
-//! `evenkeel account`: who may log in to instances.
+//! `evenkeel account`: local accounts, the SSH users of instances.
 
 use std::path::PathBuf;
 
@@ -7,42 +7,42 @@ use evenkeel_api::local_account::{LocalAccountInput, LocalAccountResource};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 
-/// How many letters of a key a list shows.
-const SHORT: usize = 24;
+/// How many characters of a key a list shows.
+const KEY_SUFFIX_CHARS: usize = 24;
 
-/// Local accounts: who may log in to instances, with which key.
+/// Manage local accounts: SSH users of instances.
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
-    /// List the local accounts.
+    /// List local accounts.
     List(ListOptions),
     /// Show a local account.
     Get {
-        /// Its id or user name.
+        /// ID or username of the account.
         account: String,
     },
-    /// Add a local account.
+    /// Create a local account.
     Create(CreateAccount),
-    /// Delete a local account that no instance has.
+    /// Delete a local account that no instance uses.
     Delete {
-        /// Its id or user name.
+        /// ID or username of the account.
         account: String,
     },
 }
 
-/// A new local account.
+/// Create a local account.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("with").required(true).args(["ssh_key", "ssh_key_file"]))]
 pub struct CreateAccount {
-    /// The user name: lower-case letters, digits and dashes; unique in its project.
+    /// Username: lower-case letters, digits and dashes; unique in the project.
     username: String,
-    /// The public key that it logs in with, one line as in `authorized_keys`.
+    /// SSH public key, one line as in `authorized_keys`.
     #[arg(long, value_name = "KEY")]
     ssh_key: Option<String>,
-    /// The file with the public key, such as `~/.ssh/id_ed25519.pub`.
+    /// File with the SSH public key, such as `~/.ssh/id_ed25519.pub`.
     #[arg(long, value_name = "FILE")]
     ssh_key_file: Option<PathBuf>,
 }
@@ -51,30 +51,32 @@ impl AccountCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Account = LocalAccountResource;
         match self {
-            Self::List(options) => pages::show::<Account>(client, &options.query(), printer).await,
+            Self::List(options) => {
+                listing::fetch_and_print::<Account>(client, &options.query(), printer).await
+            }
             Self::Get { account } => {
-                printer.one(&resource::find::<Account>(client, &account).await?)
+                printer.print_resource(&resource::find::<Account>(client, &account).await?)
             }
             Self::Create(create) => {
-                let made: Account = client.post(Account::PATH, &create.input()?).await?;
-                printer.one(&made)
+                let created: Account = client.post(Account::PATH, &create.build_input()?).await?;
+                printer.print_resource(&created)
             }
             Self::Delete { account } => {
                 let id = resource::delete::<Account>(client, &account).await?;
-                printer.done(Account::WORD, &id, "deleted")
+                printer.print_result(Account::SINGULAR, &id, "deleted")
             }
         }
     }
 }
 
 impl CreateAccount {
-    fn input(self) -> Result<LocalAccountInput, Failure> {
+    fn build_input(self) -> Result<LocalAccountInput, Failure> {
         let key = match (self.ssh_key, self.ssh_key_file) {
             (Some(key), _) => key,
             (None, Some(path)) => {
                 std::fs::read_to_string(&path).map_err(|source| Failure::File { path, source })?
             }
-            (None, None) => return Err(Failure::usage("give the key of the account")),
+            (None, None) => return Err(Failure::usage("give a key: --ssh-key or --ssh-key-file")),
         };
         Ok(LocalAccountInput {
             username: self.username,
@@ -84,17 +86,17 @@ impl CreateAccount {
 }
 
 impl Resource for LocalAccountResource {
-    const NOUN: &'static str = "account";
-    const WORD: &'static str = "local account";
-    const MANY: &'static str = "local accounts";
-    const PREFIX: &'static str = "localaccount";
+    const COMMAND: &'static str = "account";
+    const SINGULAR: &'static str = "local account";
+    const PLURAL: &'static str = "local accounts";
+    const ID_PREFIX: &'static str = "localaccount";
     const PATH: &'static str = "localAccounts";
-    const KEYS: &'static [&'static str] = &["localAccounts"];
-    const NAMED_BY: Option<&'static str> = Some("username");
-    const FREE: Option<&'static str> = Some(
-        "delete the instances that have it first: `evenkeel instance list --filter 'localaccount.username = \"NAME\"'` shows them",
+    const LIST_KEYS: &'static [&'static str] = &["localAccounts"];
+    const NAME_FIELD: Option<&'static str> = Some("username");
+    const IN_USE_HINT: Option<&'static str> = Some(
+        "delete the instances that use it first: `evenkeel instance list --filter 'localaccount.username = \"NAME\"'` lists them",
     );
-    const HEADER: &'static [&'static str] = &["ID", "USER NAME", "KEY"];
+    const HEADER: &'static [&'static str] = &["ID", "USERNAME", "KEY"];
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -108,26 +110,26 @@ impl Resource for LocalAccountResource {
         vec![
             self.resource_id.clone().into(),
             self.username.clone().into(),
-            short(&self.ssh_key).into(),
+            shorten_key(&self.ssh_key).into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
-            .field("user name", self.username.clone())
+            .field("username", self.username.clone())
             .field("key", self.ssh_key.clone())
             .created(self.timestamps.as_ref());
         page
     }
 }
 
-/// A key so short that it can be told from others: its kind, and its end with the comment.
-fn short(key: &str) -> String {
+/// Shortens a key to its type and its end with the comment, enough to tell keys apart.
+fn shorten_key(key: &str) -> String {
     let (kind, rest) = key.split_once(' ').unwrap_or(("", key));
-    let before = rest.chars().count().saturating_sub(SHORT);
-    let end: String = rest.chars().skip(before).collect();
-    let cut = if before > 0 { "…" } else { "" };
+    let skipped = rest.chars().count().saturating_sub(KEY_SUFFIX_CHARS);
+    let end: String = rest.chars().skip(skipped).collect();
+    let cut = if skipped > 0 { "…" } else { "" };
     format!("{kind} {cut}{end}").trim_start().to_owned()
 }
 
@@ -136,10 +138,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_key_has_the_end_of_the_long_one() {
-        assert_eq!(short("ssh-ed25519 AAAA a@b"), "ssh-ed25519 AAAA a@b");
+    fn a_shortened_key_ends_like_the_full_one() {
+        assert_eq!(shorten_key("ssh-ed25519 AAAA a@b"), "ssh-ed25519 AAAA a@b");
         let long = format!("ssh-ed25519 {} alice@desk", "A".repeat(68));
-        assert_eq!(short(&long), "ssh-ed25519 …AAAAAAAAAAAAA alice@desk");
-        assert_eq!(short(""), "");
+        assert_eq!(shorten_key(&long), "ssh-ed25519 …AAAAAAAAAAAAA alice@desk");
+        assert_eq!(shorten_key(""), "");
     }
 }

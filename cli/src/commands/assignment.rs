@@ -1,4 +1,4 @@
-//! `evenkeel assignment`: which policy applies to what, and how fast.
+//! `evenkeel assignment`: which policy applies where, and its rollout limits.
 
 use std::str::FromStr;
 
@@ -17,30 +17,30 @@ use super::instance;
 use super::names::Names;
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, Limit};
+use crate::listing::{self, LimitOptions};
+use crate::output::{Cell, DetailPage, Printer, Tone};
 use crate::resource::{self, Resource};
-use crate::time::show;
-use crate::view::{Cell, Page, Printer, Tone};
+use crate::time::format_time;
 
-/// Assignments: which policy applies to what, and how fast.
+/// Manage assignments: which policy applies where, and its rollout limits.
 #[derive(Debug, Subcommand)]
 pub enum AssignmentCommand {
-    /// List the assignments.
-    List(Limit),
+    /// List assignments.
+    List(LimitOptions),
     /// Show the assignment of a target.
     Get {
-        /// The target, as for `set`.
+        /// Target, as for `set`.
         target: String,
     },
-    /// Assign a policy to a target, or change how fast it goes; what is not given stays.
+    /// Assign a policy to a target, or change the limits of an assignment.
     ///
-    /// Another policy forgets the failures that were counted for the one before.
+    /// Options that are not given keep their values. Another policy resets the failure count.
     Set(SetAssignment),
-    /// Let an assignment go on that stopped after failures: they are counted from now.
+    /// Resume an assignment that stopped after failures, and reset its failure count.
     Resume {
-        /// The target, as for `set`.
+        /// Target, as for `set`.
         target: String,
-        /// Why, for people. It is kept and shown.
+        /// Reason, stored with the assignment.
         #[arg(
             long,
             value_name = "TEXT",
@@ -49,14 +49,14 @@ pub enum AssignmentCommand {
         )]
         reason: String,
     },
-    /// Take the assignment of a target away.
+    /// Remove the assignment of a target.
     Clear {
-        /// The target, as for `set`.
+        /// Target, as for `set`.
         target: String,
     },
 }
 
-/// What to assign, and how fast it goes.
+/// Assign a policy to a target, or change the limits of an assignment.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "evenkeel assignment set [OPTIONS] <TARGET> [POLICY]",
@@ -64,26 +64,27 @@ pub enum AssignmentCommand {
         .args(["policy", "max_concurrent", "stop_after_failures", "no_limits"]),
 )]
 pub struct SetAssignment {
-    /// An id of an instance, host, site or region, or a name with its kind such as `site:berlin`, or `project`.
+    /// Target: an ID of an instance, host, site or region, a kind and a name such as `site:berlin`,
+    /// or `project`.
     target: String,
-    /// The policy's id or name [default: the one that is assigned].
+    /// ID or name of the policy [default: the assigned one].
     policy: Option<String>,
-    /// On how many nodes an update may go on at a time, or `none` for all.
+    /// Maximum number of nodes that update at the same time, or `none` for no limit.
     #[arg(long, value_name = "N|none")]
-    max_concurrent: Option<AtMost>,
-    /// After how many updates that failed no further one starts, or `none` for never.
+    max_concurrent: Option<LimitArg>,
+    /// Number of failed updates after which no further one starts, or `none` for no limit.
     #[arg(long, value_name = "N|none")]
-    stop_after_failures: Option<AtMost>,
-    /// Without any limit.
+    stop_after_failures: Option<LimitArg>,
+    /// Remove all limits.
     #[arg(long, conflicts_with_all = ["max_concurrent", "stop_after_failures"])]
     no_limits: bool,
 }
 
-/// A limit, or none.
+/// A limit, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct AtMost(Option<u32>);
+struct LimitArg(Option<u32>);
 
-impl FromStr for AtMost {
+impl FromStr for LimitArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -94,26 +95,26 @@ impl FromStr for AtMost {
         match number {
             Some(_) => Ok(Self(number)),
             None => Err(format!(
-                "`{text}` is neither a number from 1 on nor `none`; `evenkeel pause` stops everything"
+                "`{text}` is neither a positive number nor `none`; `evenkeel pause` stops all updates"
             )),
         }
     }
 }
 
 impl SetAssignment {
-    /// What changes; what is not named stays.
-    async fn change(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
+    /// The fields to change.
+    async fn build_patch(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
         let mut change = Map::new();
         if let Some(policy) = &self.policy {
-            let id = resource::id_of::<OsUpdatePolicy>(client, policy).await?;
+            let id = resource::resolve_id::<OsUpdatePolicy>(client, policy).await?;
             change.insert("osUpdatePolicyId".to_owned(), id.into());
         }
-        let none = self.no_limits.then_some(AtMost(None));
+        let none = self.no_limits.then_some(LimitArg(None));
         for (name, limit) in [
             ("maxConcurrent", self.max_concurrent.or(none)),
             ("stopAfterFailures", self.stop_after_failures.or(none)),
         ] {
-            if let Some(AtMost(limit)) = limit {
+            if let Some(LimitArg(limit)) = limit {
                 change.insert(name.to_owned(), limit.into());
             }
         }
@@ -124,41 +125,44 @@ impl SetAssignment {
 impl AssignmentCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
-            Self::List(limit) => list(limit, client, printer).await,
+            Self::List(limit) => list_assignments(limit, client, printer).await,
             Self::Get { target } => {
-                let target = meant(client, &target).await?;
-                let found = client.get(&AssignmentResource::address(&target)).await;
-                let found: AssignmentResource = found.map_err(|error| free(error, &target))?;
-                show_one(&found, client, printer).await
+                let target = resolve_assignment_target(client, &target).await?;
+                let response = client.get(&AssignmentResource::address(&target)).await;
+                let assignment: AssignmentResource =
+                    response.map_err(|error| explain_not_assigned(error, &target))?;
+                print_assignment(&assignment, client, printer).await
             }
             Self::Set(set) => {
-                let target = meant(client, &set.target).await?;
-                let body = set.change(client).await?;
+                let target = resolve_assignment_target(client, &set.target).await?;
+                let body = set.build_patch(client).await?;
                 let address = AssignmentResource::address(&target);
                 let done = client.patch(&address, &body).await;
-                let done: AssignmentResource = done.map_err(|error| free(error, &target))?;
-                show_one(&done, client, printer).await
+                let done: AssignmentResource =
+                    done.map_err(|error| explain_not_assigned(error, &target))?;
+                print_assignment(&done, client, printer).await
             }
             Self::Resume { target, reason } => {
-                let target = meant(client, &target).await?;
+                let target = resolve_assignment_target(client, &target).await?;
                 let address = format!("{}/resume", AssignmentResource::address(&target));
                 let body = AssignmentResumptionInput { reason };
                 let done = client.replace(&address, &body).await;
-                let done: AssignmentResource = done.map_err(|error| free(error, &target))?;
-                show_one(&done, client, printer).await
+                let done: AssignmentResource =
+                    done.map_err(|error| explain_not_assigned(error, &target))?;
+                print_assignment(&done, client, printer).await
             }
             Self::Clear { target } => {
-                let target = meant(client, &target).await?;
+                let target = resolve_assignment_target(client, &target).await?;
                 let done = client.delete(&AssignmentResource::address(&target)).await;
-                done.map_err(|error| free(error, &target))?;
-                printer.done(AssignmentResource::WORD, &target, "cleared")
+                done.map_err(|error| explain_not_assigned(error, &target))?;
+                printer.print_result(AssignmentResource::SINGULAR, &target, "cleared")
             }
         }
     }
 }
 
-/// The last part of the address of the assignment that a person means by its target.
-async fn meant(client: &Client, text: &str) -> Result<String, Failure> {
+/// Resolves a target to the last path segment of its assignment.
+async fn resolve_assignment_target(client: &Client, text: &str) -> Result<String, Failure> {
     let is_id = [
         InstanceResource::is_id,
         HostResource::is_id,
@@ -169,105 +173,118 @@ async fn meant(client: &Client, text: &str) -> Result<String, Failure> {
         return Ok(text.to_owned());
     }
     match text.split_once(':') {
-        Some(("instance", name)) => instance::meant(client, name).await,
-        Some(("host", name)) => resource::id_of::<HostResource>(client, name).await,
-        Some(("site", name)) => resource::id_of::<SiteResource>(client, name).await,
-        Some(("region", name)) => resource::id_of::<RegionResource>(client, name).await,
+        Some(("instance", name)) => instance::resolve_instance_id(client, name).await,
+        Some(("host", name)) => resource::resolve_id::<HostResource>(client, name).await,
+        Some(("site", name)) => resource::resolve_id::<SiteResource>(client, name).await,
+        Some(("region", name)) => resource::resolve_id::<RegionResource>(client, name).await,
         _ => Err(Failure::usage_with(
-            format!("`{text}` does not say what kind of target it is"),
+            format!("`{text}` is not an ID and does not name a kind of target"),
             format!(
-                "give an id, or the kind with the name: `instance:{text}`, `host:{text}`, `site:{text}` or `region:{text}`; \
+                "give an ID, or a kind and a name: `instance:{text}`, `host:{text}`, `site:{text}` or `region:{text}`; \
                  `project` is the whole project"
             ),
         )),
     }
 }
 
-/// Says that nothing is assigned, if that is what the server says.
-fn free(error: Failure, target: &str) -> Failure {
+/// Explains a 404 response: the target has no assignment of its own.
+fn explain_not_assigned(error: Failure, target: &str) -> Failure {
     if error.is_not_found() {
         Failure::usage_with(
-            format!("no policy is assigned to {target} itself"),
-            "`evenkeel assignment list` shows what is assigned; what applies may come from above",
+            format!("no policy is assigned directly to {target}"),
+            "`evenkeel assignment list` lists the assignments; a policy may also be inherited from a site, a region or the project",
         )
     } else {
         error
     }
 }
 
-async fn list(limit: Limit, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let all = pages::read::<AssignmentResource>(client, &limit.query(), printer).await?;
-    if all.is_empty() || !printer.is_for_people() {
-        return printer.list(&all);
+async fn list_assignments(
+    limit: LimitOptions,
+    client: &Client,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let all =
+        listing::fetch_with_progress::<AssignmentResource>(client, &limit.query(), printer).await?;
+    if all.is_empty() || !printer.is_human_readable() {
+        return printer.print_list(&all);
     }
-    let ids: Vec<_> = all.iter().flat_map(ids).collect();
-    let names = Names::of(client, &ids).await?;
-    let rows = all.iter().map(|assignment| row(assignment, &names));
-    printer.rows(&all, &[], AssignmentResource::HEADER, rows.collect())
+    let ids: Vec<_> = all.iter().flat_map(referenced_ids).collect();
+    let names = Names::fetch(client, &ids).await?;
+    let rows = all.iter().map(|assignment| build_row(assignment, &names));
+    printer.print_rows(&all, &[], AssignmentResource::HEADER, rows.collect())
 }
 
-async fn show_one(
+async fn print_assignment(
     assignment: &AssignmentResource,
     client: &Client,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let names = if printer.is_for_people() {
-        Names::of(client, &ids(assignment)).await?
+    let names = if printer.is_human_readable() {
+        Names::fetch(client, &referenced_ids(assignment)).await?
     } else {
         Names::default()
     };
-    printer.page(assignment, &assignment.target, &page(assignment, &names))
+    printer.print_page(
+        assignment,
+        &assignment.target,
+        &build_page(assignment, &names),
+    )
 }
 
-fn ids(assignment: &AssignmentResource) -> [&str; 2] {
+fn referenced_ids(assignment: &AssignmentResource) -> [&str; 2] {
     [&assignment.target, &assignment.os_update_policy_id]
 }
 
-fn row(assignment: &AssignmentResource, names: &Names) -> Vec<Cell> {
+fn build_row(assignment: &AssignmentResource, names: &Names) -> Vec<Cell> {
     vec![
         names.label(&assignment.target).into(),
         names.label(&assignment.os_update_policy_id).into(),
-        used(assignment.slots_in_use, assignment.max_concurrent).into(),
-        failures(assignment.failures, assignment.stop_after_failures),
-        show(assignment.since).into(),
+        format_usage(assignment.slots_in_use, assignment.max_concurrent).into(),
+        failures_cell(assignment.failures, assignment.stop_after_failures),
+        format_time(assignment.since).into(),
     ]
 }
 
-fn page(assignment: &AssignmentResource, names: &Names) -> Page {
-    let mut page = Page::default();
+fn build_page(assignment: &AssignmentResource, names: &Names) -> DetailPage {
+    let mut page = DetailPage::default();
     page.field("target", names.label(&assignment.target))
         .field("policy", names.label(&assignment.os_update_policy_id))
         .field(
             "updating",
-            used(assignment.slots_in_use, assignment.max_concurrent),
+            format_usage(assignment.slots_in_use, assignment.max_concurrent),
         )
         .field(
             "failures",
-            failures(assignment.failures, assignment.stop_after_failures),
+            failures_cell(assignment.failures, assignment.stop_after_failures),
         )
-        .field("since", show(assignment.since));
+        .field("since", format_time(assignment.since));
     if let Some(resumption) = &assignment.resumption {
-        page.field("resumed", words_of_resumption(resumption));
+        page.field("resumed", format_resumption(resumption));
     }
     page
 }
 
-fn words_of_resumption(resumption: &AssignmentResumption) -> String {
+fn format_resumption(resumption: &AssignmentResumption) -> String {
     let why = if resumption.reason.is_empty() {
         String::new()
     } else {
         format!(": {}", resumption.reason)
     };
-    format!("by {} at {}{why}", resumption.by, show(resumption.at))
+    format!(
+        "by {} at {}{why}",
+        resumption.by,
+        format_time(resumption.at)
+    )
 }
 
-/// How many of how many nodes are being updated.
-pub fn used(slots: u32, limit: Option<u32>) -> String {
+/// Number of updating nodes, and its limit.
+pub fn format_usage(slots: u32, limit: Option<u32>) -> String {
     limit.map_or_else(|| slots.to_string(), |limit| format!("{slots} of {limit}"))
 }
 
-/// How many updates failed, and after how many it stops.
-pub fn failures(failures: u32, limit: Option<u32>) -> Cell {
+/// Number of failed updates, and the limit after which the assignment stops.
+pub fn failures_cell(failures: u32, limit: Option<u32>) -> Cell {
     match limit {
         None => Cell::from(failures.to_string()),
         Some(limit) if failures >= limit => {
@@ -278,14 +295,14 @@ pub fn failures(failures: u32, limit: Option<u32>) -> Cell {
 }
 
 impl Resource for AssignmentResource {
-    const NOUN: &'static str = "assignment";
-    const WORD: &'static str = "assignment";
-    const MANY: &'static str = "assignments";
-    /// It has no id of its own.
-    const PREFIX: &'static str = "";
+    const COMMAND: &'static str = "assignment";
+    const SINGULAR: &'static str = "assignment";
+    const PLURAL: &'static str = "assignments";
+    /// Assignments have no IDs of their own.
+    const ID_PREFIX: &'static str = "";
     const PATH: &'static str = "assignments";
-    const KEYS: &'static [&'static str] = &["assignments"];
-    const NAMED_BY: Option<&'static str> = None;
+    const LIST_KEYS: &'static [&'static str] = &["assignments"];
+    const NAME_FIELD: Option<&'static str> = None;
     const HEADER: &'static [&'static str] = &["TARGET", "POLICY", "UPDATING", "FAILURES", "SINCE"];
 
     fn id(&self) -> &str {
@@ -297,10 +314,10 @@ impl Resource for AssignmentResource {
     }
 
     fn row(&self) -> Vec<Cell> {
-        row(self, &Names::default())
+        build_row(self, &Names::default())
     }
 
-    fn page(&self) -> Page {
-        page(self, &Names::default())
+    fn page(&self) -> DetailPage {
+        build_page(self, &Names::default())
     }
 }

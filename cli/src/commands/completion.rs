@@ -1,22 +1,22 @@
-//! Completion scripts.
+//! `evenkeel completion`: shell completion scripts.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::args::Cli;
-use crate::{Failure, World};
+use crate::{Failure, System};
 
-/// Print a completion script for a shell.
+/// Print a shell completion script.
 #[derive(Debug, Args)]
 pub struct Completion {
-    /// The shell.
+    /// Shell to complete for.
     pub shell: Shell,
 }
 
 impl Completion {
-    pub fn run(self, world: &mut World<'_>) -> Result<(), Failure> {
+    pub fn run(self, system: &mut System<'_>) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "evenkeel", &mut script);
-        Ok(world.out.write_all(&script)?)
+        Ok(system.out.write_all(&script)?)
     }
 }

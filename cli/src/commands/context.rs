@@ -1,94 +1,99 @@
-//! `evenkeel context`: servers and projects to work with.
+//! `evenkeel context`: saved servers, projects and tokens.
 
 use clap::Subcommand;
 
-use crate::args::Globals;
-use crate::client::parse_server;
-use crate::contexts::{Context, Contexts, absolute};
-use crate::view::{Page, Printer};
-use crate::{Failure, World};
+use crate::args::GlobalOptions;
+use crate::client::parse_server_address;
+use crate::contexts::{Context, Contexts, absolute_path};
+use crate::output::{DetailPage, Printer};
+use crate::{Failure, System};
 
-/// Servers and projects to work with.
+/// Manage contexts: saved servers, projects and tokens.
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
-    /// Add a context, or change one: takes --server, --project and --ca.
+    /// Add or change a context. Uses --server, --project and --ca.
     Add {
-        /// What to call it.
+        /// Name of the context.
         name: String,
     },
-    /// Make a context the current one.
+    /// Set the current context.
     Use {
-        /// Which.
+        /// Name of the context.
         name: String,
     },
-    /// List the contexts.
+    /// List contexts.
     List,
-    /// Remove a context with its token.
+    /// Remove a context and its token.
     Remove {
-        /// Which.
+        /// Name of the context.
         name: String,
     },
-    /// Show a context, without its token.
+    /// Show a context without its token.
     Show {
-        /// Which [default: the current one].
+        /// Name of the context [default: current context].
         name: Option<String>,
     },
 }
 
 impl ContextCommand {
-    pub fn run(self, globals: &Globals, world: &mut World<'_>) -> Result<(), Failure> {
-        let path = world.environment.contexts.clone();
+    pub fn run(self, globals: &GlobalOptions, system: &mut System<'_>) -> Result<(), Failure> {
+        let path = system.environment.contexts.clone();
         let mut contexts = Contexts::load(&path)?;
         let text = match self {
-            Self::List => return list(&contexts, globals, world),
+            Self::List => return print_contexts(&contexts, globals, system),
             Self::Show { name } => {
-                return show(
+                return print_context(
                     &contexts,
                     name.as_deref().or(globals.context.as_deref()),
                     globals,
-                    world,
+                    system,
                 );
             }
             Self::Add { name } => {
-                contexts.put(added(&contexts, &name, globals)?);
+                contexts.upsert(merge_context(&contexts, &name, globals)?);
                 format!("context {name} added")
             }
             Self::Use { name } => {
                 contexts
-                    .named(&name)
-                    .ok_or_else(|| contexts.unknown(&name))?;
-                let text = format!("context {name} is the current one");
+                    .find_by_name(&name)
+                    .ok_or_else(|| contexts.unknown_context_error(&name))?;
+                let text = format!("switched to context {name}");
                 contexts.current = Some(name);
                 text
             }
             Self::Remove { name } => {
                 contexts
-                    .named(&name)
-                    .ok_or_else(|| contexts.unknown(&name))?;
+                    .find_by_name(&name)
+                    .ok_or_else(|| contexts.unknown_context_error(&name))?;
                 contexts.contexts.retain(|context| context.name != name);
                 contexts.current = contexts.current.filter(|current| *current != name);
                 format!("context {name} removed")
             }
         };
         contexts.save(&path)?;
-        Ok(writeln!(world.out, "{text}")?)
+        Ok(writeln!(system.out, "{text}")?)
     }
 }
 
-/// The context that is added: what is not given stays as it was, but a token never goes to another server.
-fn added(contexts: &Contexts, name: &str, globals: &Globals) -> Result<Context, Failure> {
-    let old = contexts.named(name);
+/// Merges the options into an existing context, or creates one. The token is kept only for the same
+/// server.
+fn merge_context(
+    contexts: &Contexts,
+    name: &str,
+    globals: &GlobalOptions,
+) -> Result<Context, Failure> {
+    let old = contexts.find_by_name(name);
     let server = match (&globals.server, old) {
         (Some(server), _) => server.clone(),
         (None, Some(old)) => old.server.clone(),
         (None, None) => {
             return Err(Failure::usage_with(
-                "a new context needs the address of its server",
-                format!("evenkeel context add {name} --server http://127.0.0.1:8080"),
+                "a new context needs a server address",
+                format!("add it with `evenkeel context add {name} --server http://127.0.0.1:8080`"),
             ));
         }
     };
-    parse_server(&server)?;
+    parse_server_address(&server)?;
     let same = old.filter(|old| old.server == server);
     Ok(Context {
         name: name.to_owned(),
@@ -96,14 +101,18 @@ fn added(contexts: &Contexts, name: &str, globals: &Globals) -> Result<Context, 
             .project
             .clone()
             .or_else(|| old.and_then(|old| old.project.clone())),
-        ca: absolute(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
+        ca: absolute_path(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: same.and_then(|old| old.token.clone()),
         login: same.and_then(|old| old.login.clone()),
         server,
     })
 }
 
-fn list(contexts: &Contexts, globals: &Globals, world: &mut World<'_>) -> Result<(), Failure> {
+fn print_contexts(
+    contexts: &Contexts,
+    globals: &GlobalOptions,
+    system: &mut System<'_>,
+) -> Result<(), Failure> {
     let rows = contexts.contexts.iter().map(|context| {
         let is_current = contexts.current.as_deref() == Some(context.name.as_str());
         vec![
@@ -120,32 +129,33 @@ fn list(contexts: &Contexts, globals: &Globals, world: &mut World<'_>) -> Result
         .iter()
         .map(|context| context.name.as_str())
         .collect();
-    let shown: Vec<_> = contexts.contexts.iter().map(without_token).collect();
-    let printer = &mut Printer::new(world, globals.output, globals.quiet);
-    if rows.is_empty() && printer.is_for_people() {
-        return printer.text("no contexts; `evenkeel context add NAME --server URL` makes one");
+    let redacted: Vec<_> = contexts.contexts.iter().map(without_token).collect();
+    let printer = &mut Printer::new(system, globals.output, globals.ids_only);
+    if rows.is_empty() && printer.is_human_readable() {
+        return printer
+            .print_text("no contexts; `evenkeel context add NAME --server URL` creates one");
     }
-    printer.rows(
-        &shown,
+    printer.print_rows(
+        &redacted,
         &names,
         &["CURRENT", "NAME", "SERVER", "PROJECT", "TOKEN"],
         rows,
     )
 }
 
-fn show(
+fn print_context(
     contexts: &Contexts,
     name: Option<&str>,
-    globals: &Globals,
-    world: &mut World<'_>,
+    globals: &GlobalOptions,
+    system: &mut System<'_>,
 ) -> Result<(), Failure> {
-    let context = contexts.chosen(name)?.ok_or_else(|| {
+    let context = contexts.select(name)?.ok_or_else(|| {
         Failure::usage_with(
-            "no context is the current one",
-            "`evenkeel context use NAME` makes one so",
+            "no current context is set",
+            "set it with `evenkeel context use NAME`",
         )
     })?;
-    let mut page = Page::default();
+    let mut page = DetailPage::default();
     page.field("name", context.name.clone())
         .field("server", context.server.clone())
         .field("project", context.project.clone().unwrap_or_default())
@@ -168,7 +178,7 @@ fn show(
     if let Some(login) = &context.login {
         page.field("user", format!("{} at {}", login.username, login.realm));
     }
-    Printer::new(world, globals.output, globals.quiet).page(
+    Printer::new(system, globals.output, globals.ids_only).print_page(
         &without_token(context),
         &context.name,
         &page,

@@ -1,4 +1,4 @@
-//! `evenkeel custom-config`: what cloud-init does at the first start of an instance.
+//! `evenkeel custom-config`: custom configurations for cloud-init.
 
 use std::path::{Path, PathBuf};
 
@@ -7,34 +7,34 @@ use evenkeel_api::custom_config::{CustomConfigInput, CustomConfigResource};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 
-/// Custom configurations: what cloud-init does at the first start of an instance.
+/// Manage custom configurations for cloud-init.
 #[derive(Debug, Subcommand)]
 pub enum CustomConfigCommand {
-    /// List the custom configurations.
+    /// List custom configurations.
     List(ListOptions),
     /// Show a custom configuration.
     Get {
-        /// Its id or name.
+        /// ID or name of the custom configuration.
         config: String,
     },
-    /// Add a custom configuration.
+    /// Create a custom configuration, which cloud-init applies at the first boot of an instance.
     Create {
-        /// What to call it: lower-case letters, digits and dashes; unique in its project.
+        /// Name: lower-case letters, digits and dashes; unique in the project.
         name: String,
-        /// The file with it, for cloud-init.
+        /// File with the cloud-init configuration.
         #[arg(long, short)]
         file: PathBuf,
-        /// For people.
+        /// Description.
         #[arg(long, default_value = "", hide_default_value = true)]
         description: String,
     },
-    /// Delete a custom configuration that no instance has.
+    /// Delete a custom configuration that no instance uses.
     Delete {
-        /// Its id or name.
+        /// ID or name of the custom configuration.
         config: String,
     },
 }
@@ -43,8 +43,12 @@ impl CustomConfigCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Config = CustomConfigResource;
         match self {
-            Self::List(options) => pages::show::<Config>(client, &options.query(), printer).await,
-            Self::Get { config } => printer.one(&resource::find::<Config>(client, &config).await?),
+            Self::List(options) => {
+                listing::fetch_and_print::<Config>(client, &options.query(), printer).await
+            }
+            Self::Get { config } => {
+                printer.print_resource(&resource::find::<Config>(client, &config).await?)
+            }
             Self::Create {
                 name,
                 file,
@@ -53,20 +57,20 @@ impl CustomConfigCommand {
                 let body = CustomConfigInput {
                     name,
                     description,
-                    config: read(&file)?,
+                    config: read_file(&file)?,
                 };
-                let made: Config = client.post(Config::PATH, &body).await?;
-                printer.one(&made)
+                let created: Config = client.post(Config::PATH, &body).await?;
+                printer.print_resource(&created)
             }
             Self::Delete { config } => {
                 let id = resource::delete::<Config>(client, &config).await?;
-                printer.done(Config::WORD, &id, "deleted")
+                printer.print_result(Config::SINGULAR, &id, "deleted")
             }
         }
     }
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read_file(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|source| Failure::File {
         path: path.to_owned(),
         source,
@@ -74,14 +78,14 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 impl Resource for CustomConfigResource {
-    const NOUN: &'static str = "custom-config";
-    const WORD: &'static str = "custom configuration";
-    const MANY: &'static str = "custom configurations";
-    const PREFIX: &'static str = "customconfig";
+    const COMMAND: &'static str = "custom-config";
+    const SINGULAR: &'static str = "custom configuration";
+    const PLURAL: &'static str = "custom configurations";
+    const ID_PREFIX: &'static str = "customconfig";
     const PATH: &'static str = "customConfigs";
-    const KEYS: &'static [&'static str] = &["customConfigs"];
-    const FREE: Option<&'static str> = Some(
-        "delete the instances that have it first: `evenkeel instance list --filter 'customConfig.name = \"NAME\"'` shows them",
+    const LIST_KEYS: &'static [&'static str] = &["customConfigs"];
+    const IN_USE_HINT: Option<&'static str> = Some(
+        "delete the instances that use it first: `evenkeel instance list --filter 'customConfig.name = \"NAME\"'` lists them",
     );
     const HEADER: &'static [&'static str] = &["ID", "NAME", "DESCRIPTION"];
 
@@ -101,8 +105,8 @@ impl Resource for CustomConfigResource {
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         let line = |text: &str| vec![Cell::from(text)];
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())

@@ -1,7 +1,7 @@
 //! `evenkeel host`: the machines of the fleet.
 
+mod details;
 mod packages;
-mod page;
 mod write;
 
 use clap::builder::NonEmptyStringValueParser;
@@ -12,74 +12,74 @@ use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
 
-use self::packages::Packages;
+use self::packages::ListPackages;
 use self::write::{CreateHost, RegisterHost, SetHost};
 use super::site;
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, ListOptions, Query, any};
+use crate::listing::{self, ListOptions, Query, any_condition};
+use crate::output::{Cell, DetailPage, Printer, Tone};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer, Tone};
 
-/// Hosts: the machines of the fleet.
+/// Manage hosts: the machines of the fleet.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// List the hosts.
+    /// List hosts.
     List(ListHosts),
-    /// Show a host with what it is made of.
+    /// Show a host with its hardware.
     Get {
-        /// Its id or name.
+        /// ID or name of the host.
         host: String,
     },
-    /// Make a host by hand, onboarded as soon as it comes. `register` is the usual way.
+    /// Create a host that is onboarded when it enrols. Prefer `register`.
     Create(CreateHost),
-    /// Announce a machine that will come.
+    /// Register a machine before it enrols.
     Register(RegisterHost),
-    /// Change what is given of a host; the rest stays.
+    /// Change a host. Options that are not given keep their values.
     Set(SetHost),
-    /// Let a machine that was announced be onboarded as soon as it comes.
+    /// Allow a registered host to be onboarded when it enrols.
     Onboard {
-        /// Its id or name.
+        /// ID or name of the host.
         host: String,
     },
-    /// Trust a host no more: it gets no answers from now on, and cannot be trusted again.
+    /// Revoke the trust in a host permanently. The server refuses all its requests.
     Invalidate {
-        /// Its id or name.
+        /// ID or name of the host.
         host: String,
-        /// Why, for people. It is kept and shown.
+        /// Reason, stored with the host.
         #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
         note: Option<String>,
     },
-    /// Show the packages that are installed on a host.
-    Packages(Packages),
-    /// Show the updates that a host could have.
+    /// List the packages installed on a host.
+    Packages(ListPackages),
+    /// List the updates available for a host.
     Updates {
-        /// Its id or name.
+        /// ID or name of the host.
         host: String,
     },
-    /// Count the hosts: all, those that run, those with an error, those at no site.
+    /// Count hosts: all, running, with an error, and without a site.
     Summary {
-        /// Only what fits, such as `site.name = "mitte"`.
+        /// Count only hosts that match this filter, such as `site.name = "mitte"`.
         #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
         filter: Option<String>,
     },
     /// Delete a host.
     Delete {
-        /// Its id or name.
+        /// ID or name of the host.
         host: String,
-        /// Delete what runs on it as well, with the history of its updates.
+        /// Also delete its instance and the update history.
         #[arg(long)]
         with_instance: bool,
     },
 }
 
-/// Which hosts to list.
+/// List hosts.
 #[derive(Debug, Args)]
 pub struct ListHosts {
-    /// Only those at this site, by its id or name.
+    /// List only hosts at this site (ID or name).
     #[arg(long)]
     site: Option<String>,
-    /// Only those in this region and below it, by its id or name.
+    /// List only hosts in this region and its subregions (ID or name).
     #[arg(long, conflicts_with = "site")]
     region: Option<String>,
     #[command(flatten)]
@@ -91,28 +91,34 @@ impl HostCommand {
         type Host = HostResource;
         match self {
             Self::List(list) => list.run(client, printer).await,
-            Self::Get { host } => printer.one(&resource::find::<Host>(client, &host).await?),
-            Self::Create(create) => printer.one(&create.run(client).await?),
-            Self::Register(register) => printer.one(&register.run(client).await?),
-            Self::Set(set) => printer.one(&set.run(client).await?),
+            Self::Get { host } => {
+                printer.print_resource(&resource::find::<Host>(client, &host).await?)
+            }
+            Self::Create(create) => printer.print_resource(&create.run(client).await?),
+            Self::Register(register) => printer.print_resource(&register.run(client).await?),
+            Self::Set(set) => printer.print_resource(&set.run(client).await?),
             Self::Onboard { host } => {
                 let id = write::onboard(client, &host).await?;
-                printer.done(Host::WORD, &id, "may be onboarded")
+                printer.print_result(Host::SINGULAR, &id, "approved for onboarding")
             }
             Self::Invalidate { host, note } => {
                 let id = write::invalidate(client, &host, note).await?;
-                printer.done(Host::WORD, &id, "invalidated")
+                printer.print_result(Host::SINGULAR, &id, "invalidated")
             }
             Self::Packages(packages) => packages.run(client, printer).await,
-            Self::Updates { host } => packages::updates(client, &host, printer).await,
+            Self::Updates { host } => packages::print_updates(client, &host, printer).await,
             Self::Summary { filter } => {
-                let summary = summary(client, filter.as_deref()).await?;
-                printer.page(&summary, &summary.total.to_string(), &page_of(summary))
+                let summary = fetch_summary(client, filter.as_deref()).await?;
+                printer.print_page(
+                    &summary,
+                    &summary.total.to_string(),
+                    &build_summary_page(summary),
+                )
             }
             Self::Delete {
                 host,
                 with_instance,
-            } => delete(client, &host, with_instance, printer).await,
+            } => delete_host(client, &host, with_instance, printer).await,
         }
     }
 }
@@ -122,23 +128,23 @@ impl ListHosts {
         let query = self.options.query();
         let query = match (self.site, self.region) {
             (Some(site), _) => {
-                let id = resource::id_of::<SiteResource>(client, &site).await?;
-                query.and(&format!("site.resourceId == \"{id}\""))
+                let id = resource::resolve_id::<SiteResource>(client, &site).await?;
+                query.and_condition(&format!("site.resourceId == \"{id}\""))
             }
-            (None, Some(region)) => query.and(&in_region(client, &region).await?),
+            (None, Some(region)) => query.and_condition(&region_condition(client, &region).await?),
             (None, None) => query,
         };
-        pages::show::<HostResource>(client, &query, printer).await
+        listing::fetch_and_print::<HostResource>(client, &query, printer).await
     }
 }
 
-/// How many regions fit into a filter.
-const MOST_REGIONS: usize = 60;
+/// Maximum number of regions in one filter.
+const MAX_REGIONS_PER_FILTER: usize = 60;
 
-/// The condition that something stands in a region or below it.
-async fn in_region(client: &Client, region: &str) -> Result<String, Failure> {
-    let top = resource::id_of::<RegionResource>(client, region).await?;
-    let all = pages::all::<RegionResource>(client, &Query::default()).await?;
+/// Filter condition for all resources in a region and its subregions.
+async fn region_condition(client: &Client, region: &str) -> Result<String, Failure> {
+    let top = resource::resolve_id::<RegionResource>(client, region).await?;
+    let all = listing::fetch_all::<RegionResource>(client, &Query::default()).await?;
     let mut inside = vec![top.as_str()];
     let mut at = 0;
     while let Some(above) = inside.get(at).copied() {
@@ -148,42 +154,42 @@ async fn in_region(client: &Client, region: &str) -> Result<String, Failure> {
         let new: Vec<_> = below.filter(|id| !inside.contains(id)).collect();
         inside.extend(new);
     }
-    if inside.len() > MOST_REGIONS {
+    if inside.len() > MAX_REGIONS_PER_FILTER {
         return Err(Failure::usage_with(
             format!(
-                "{} regions lie in `{region}`: too many for one question",
+                "`{region}` contains {} regions, more than one filter can hold",
                 inside.len() - 1
             ),
-            "ask for the regions in it one by one, or for sites with `--site`",
+            "query its subregions one by one, or use `--site`",
         ));
     }
     let at = |id: &str| format!("site.region.resourceId == \"{id}\"");
-    Ok(any(inside.into_iter().map(at)))
+    Ok(any_condition(inside.into_iter().map(at)))
 }
 
-/// How many hosts there are of those that fit a filter.
-pub async fn summary(client: &Client, filter: Option<&str>) -> Result<HostSummary, Failure> {
+/// Counts the hosts that match a filter.
+pub async fn fetch_summary(client: &Client, filter: Option<&str>) -> Result<HostSummary, Failure> {
     let path = "compute/hosts/summary";
     let params = filter.map(|filter| ("filter", filter.to_owned()));
     let params: Vec<_> = params.into_iter().collect();
-    let answer = client.get_with(path, &params).await;
-    answer.map_err(|error| pages::misread(filter.unwrap_or_default(), error))
+    let answer = client.get_with_params(path, &params).await;
+    answer.map_err(|error| listing::locate_error(filter.unwrap_or_default(), error))
 }
 
-fn page_of(summary: HostSummary) -> Page {
+fn build_summary_page(summary: HostSummary) -> DetailPage {
     let count = |count: u32, tone| match count {
         0 => Cell::from("0"),
         count => Cell::toned(count.to_string(), tone),
     };
-    let mut page = Page::default();
+    let mut page = DetailPage::default();
     page.field("hosts", summary.total.to_string())
         .field("running", count(summary.running, Tone::Good))
         .field("with an error", count(summary.error, Tone::Bad))
-        .field("at no site", count(summary.unallocated, Tone::Plain));
+        .field("without a site", count(summary.unallocated, Tone::Plain));
     page
 }
 
-async fn delete(
+async fn delete_host(
     client: &Client,
     host: &str,
     with_instance: bool,
@@ -193,24 +199,24 @@ async fn delete(
     if let (true, Some(instance)) = (with_instance, &host.instance) {
         let id = &instance.resource_id;
         client.delete(&InstanceResource::address(id)).await?;
-        // A program reads one document, which is that of the host.
-        if printer.is_for_people() || printer.is_quiet() {
-            printer.done(InstanceResource::WORD, id, "deleted")?;
+        // With JSON or YAML, only the document of the host is printed.
+        if printer.is_human_readable() || printer.is_ids_only() {
+            printer.print_result(InstanceResource::SINGULAR, id, "deleted")?;
         }
     }
     let id = resource::delete::<HostResource>(client, &host.resource_id).await?;
-    printer.done(HostResource::WORD, &id, "deleted")
+    printer.print_result(HostResource::SINGULAR, &id, "deleted")
 }
 
 impl Resource for HostResource {
-    const NOUN: &'static str = "host";
-    const WORD: &'static str = "host";
-    const MANY: &'static str = "hosts";
-    const PREFIX: &'static str = "host";
+    const COMMAND: &'static str = "host";
+    const SINGULAR: &'static str = "host";
+    const PLURAL: &'static str = "hosts";
+    const ID_PREFIX: &'static str = "host";
     const PATH: &'static str = "compute/hosts";
-    const KEYS: &'static [&'static str] = &["hosts"];
-    const FREE: Option<&'static str> =
-        Some("delete what runs on it as well: `evenkeel host delete HOST --with-instance`");
+    const LIST_KEYS: &'static [&'static str] = &["hosts"];
+    const IN_USE_HINT: Option<&'static str> =
+        Some("delete its instance as well: `evenkeel host delete HOST --with-instance`");
     const HEADER: &'static [&'static str] = &[
         "ID",
         "NAME",
@@ -240,44 +246,44 @@ impl Resource for HostResource {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            place(self).into(),
-            state(self).into(),
+            site_label(self).into(),
+            state_label(self).into(),
             Cell::toned(self.host_status.clone(), self.host_status_indicator.into()),
             os.into(),
             Cell::toned(
                 instance.update_status.clone(),
                 instance.update_status_indicator.into(),
             ),
-            available(&instance),
+            available_updates_cell(&instance),
         ]
     }
 
-    fn page(&self) -> Page {
-        page::page(self)
+    fn page(&self) -> DetailPage {
+        details::build_page(self)
     }
 }
 
-/// The last word of an enumeration's text, as people say it.
-fn word(text: &str) -> String {
+/// Formats an enum value such as `HOST_STATE_ONBOARDED` as `onboarded`.
+fn humanize_state(text: &str) -> String {
     text.trim_start_matches("HOST_STATE_")
         .to_lowercase()
         .replace('_', " ")
 }
 
-fn state(host: &HostResource) -> String {
-    word(host.current_state.as_str())
+fn state_label(host: &HostResource) -> String {
+    humanize_state(host.current_state.as_str())
 }
 
-/// Where it stands.
-fn place(host: &HostResource) -> String {
+/// Name of the site of a host, else its ID.
+fn site_label(host: &HostResource) -> String {
     host.site
         .as_ref()
-        .map_or(&*host.site_id, site::label)
+        .map_or(&*host.site_id, site::site_name)
         .to_owned()
 }
 
-/// How much could be updated.
-pub fn available(instance: &InstanceResource) -> Cell {
+/// Number of available package updates, or the available image.
+pub fn available_updates_cell(instance: &InstanceResource) -> Cell {
     let text = instance.os_update_available.as_str();
     if text.is_empty() {
         return Cell::from("-");

@@ -1,4 +1,4 @@
-//! `evenkeel instance`: what runs on hosts.
+//! `evenkeel instance`: the operating systems installed on hosts.
 
 mod write;
 
@@ -7,47 +7,47 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::{InstanceBadImage, InstanceCondition, InstanceResource, InstanceSlot};
 
 use self::write::{CreateInstance, SetInstance};
-use super::host::available;
+use super::host::available_updates_cell;
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, Filter, ListOptions, Query, any, exactly};
+use crate::listing::{self, Filter, ListOptions, Query, any_condition, equals_condition};
+use crate::output::{Cell, DetailPage, Printer, Tone};
 use crate::resource::{self, Resource, is_id};
-use crate::time::{show, show_seconds};
-use crate::view::{Cell, Page, Printer, Tone};
+use crate::time::{format_time, format_unix_seconds};
 
-/// Instances: what runs on hosts.
+/// Manage instances: the operating systems installed on hosts.
 #[derive(Debug, Subcommand)]
 pub enum InstanceCommand {
-    /// List the instances.
+    /// List instances.
     List(ListOptions),
     /// Show an instance.
     Get {
-        /// Its id or name, or that of its host.
+        /// ID or name of the instance or of its host.
         instance: String,
     },
-    /// Make the instance of a host by hand. Enrolment does it by itself.
+    /// Create the instance of a host. Enrolment does this automatically.
     Create(Box<CreateInstance>),
-    /// Change what is given of an instance; the rest stays.
+    /// Change an instance. Options that are not given keep their values.
     Set(SetInstance),
-    /// Assign a policy to an instance, or take the assignment away.
+    /// Assign a policy to an instance, or remove the assignment.
     SetPolicy {
-        /// The instance's id or name, or that of its host.
+        /// ID or name of the instance or of its host.
         instance: String,
-        /// The policy's id or name.
+        /// ID or name of the policy.
         #[arg(required_unless_present = "none")]
         policy: Option<String>,
-        /// Take the assignment away.
+        /// Remove the assignment.
         #[arg(long, conflicts_with = "policy")]
         none: bool,
     },
-    /// Trust an instance no more: it gets no answers from now on, and cannot be trusted again.
+    /// Revoke the trust in an instance permanently. The server refuses all its requests.
     Invalidate {
-        /// Its id or name, or that of its host.
+        /// ID or name of the instance or of its host.
         instance: String,
     },
-    /// Delete an instance with the history of its updates.
+    /// Delete an instance and its update history.
     Delete {
-        /// Its id or name, or that of its host.
+        /// ID or name of the instance or of its host.
         instance: String,
     },
 }
@@ -56,95 +56,106 @@ impl InstanceCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Instance = InstanceResource;
         match self {
-            Self::List(options) => pages::show::<Instance>(client, &options.query(), printer).await,
-            Self::Get { instance } => {
-                let id = meant(client, &instance).await?;
-                printer.one(&resource::find::<Instance>(client, &id).await?)
+            Self::List(options) => {
+                listing::fetch_and_print::<Instance>(client, &options.query(), printer).await
             }
-            Self::Create(create) => printer.one(&create.run(client).await?),
-            Self::Set(set) => printer.one(&set.run(client).await?),
+            Self::Get { instance } => {
+                let id = resolve_instance_id(client, &instance).await?;
+                printer.print_resource(&resource::find::<Instance>(client, &id).await?)
+            }
+            Self::Create(create) => printer.print_resource(&create.run(client).await?),
+            Self::Set(set) => printer.print_resource(&set.run(client).await?),
             Self::SetPolicy {
                 instance,
                 policy,
                 none: _,
             } => {
-                let id = meant(client, &instance).await?;
-                let policy = write::policy_id(client, policy.as_deref()).await?;
-                let body = write::with_policy(policy.unwrap_or_default());
-                let changed: Instance = resource::change(client, &id, &instance, &body).await?;
-                printer.one(&changed)
+                let id = resolve_instance_id(client, &instance).await?;
+                let policy = write::resolve_policy_id(client, policy.as_deref()).await?;
+                let body = write::policy_patch(policy.unwrap_or_default());
+                let changed: Instance = resource::patch(client, &id, &instance, &body).await?;
+                printer.print_resource(&changed)
             }
             Self::Invalidate { instance } => {
-                let id = meant(client, &instance).await?;
+                let id = resolve_instance_id(client, &instance).await?;
                 let path = format!("{}/invalidate", Instance::address(&id));
-                let done = client.put(&path).await;
-                done.map_err(|error| resource::gone::<Instance>(error, &instance))?;
-                printer.done(Instance::WORD, &id, "invalidated")
+                let done = client.put_empty(&path).await;
+                done.map_err(|error| resource::explain_not_found::<Instance>(error, &instance))?;
+                printer.print_result(Instance::SINGULAR, &id, "invalidated")
             }
             Self::Delete { instance } => {
-                let id = meant(client, &instance).await?;
+                let id = resolve_instance_id(client, &instance).await?;
                 let id = resource::delete::<Instance>(client, &id).await?;
-                printer.done(Instance::WORD, &id, "deleted")
+                printer.print_result(Instance::SINGULAR, &id, "deleted")
             }
         }
     }
 }
 
-/// The id of the instance that a person means by its id or name, or by those of its host.
-pub async fn meant(client: &Client, text: &str) -> Result<String, Failure> {
-    if is_id(InstanceResource::PREFIX, text) {
+/// Resolves the ID or name of an instance or of its host to the ID of the instance.
+pub async fn resolve_instance_id(client: &Client, text: &str) -> Result<String, Failure> {
+    if is_id(InstanceResource::ID_PREFIX, text) {
         return Ok(text.to_owned());
     }
-    if is_id(HostResource::PREFIX, text) {
-        return of_host(client, text).await.map(|(_, instance)| instance);
+    if is_id(HostResource::ID_PREFIX, text) {
+        return find_host_and_instance(client, text)
+            .await
+            .map(|(_, instance)| instance);
     }
     resource::refuse_empty::<InstanceResource>(text)?;
-    let called = ["name", "host.name"].map(|field| exactly(field, text));
-    let query = match called {
-        [Some(own), Some(host)] => Query::of(Filter::own(any([own, host]))),
+    let conditions = ["name", "host.name"].map(|field| equals_condition(field, text));
+    let query = match conditions {
+        [Some(own), Some(host)] => Query::from_filter(Filter::internal(any_condition([own, host]))),
         _ => Query::default(),
     };
-    let instances = pages::all::<InstanceResource>(client, &query).await?;
-    let is_meant = |instance: &&InstanceResource| {
+    let instances = listing::fetch_all::<InstanceResource>(client, &query).await?;
+    let matches = |instance: &&InstanceResource| {
         let host = instance.host.as_ref().map_or("", |host| host.name.as_str());
         instance.name == text || host == text
     };
     let ids = instances
         .iter()
-        .filter(is_meant)
+        .filter(matches)
         .map(|instance| instance.resource_id.clone());
     let ids: Vec<_> = ids.collect();
-    if ids.is_empty() && resource::id_of::<HostResource>(client, text).await.is_ok() {
-        return Err(nothing_runs(text));
+    if ids.is_empty()
+        && resource::resolve_id::<HostResource>(client, text)
+            .await
+            .is_ok()
+    {
+        return Err(no_instance_error(text));
     }
-    resource::only::<InstanceResource>(text, ids)
+    resource::single_id::<InstanceResource>(text, ids)
 }
 
-fn nothing_runs(host: &str) -> Failure {
+fn no_instance_error(host: &str) -> Failure {
     Failure::usage_with(
-        format!("nothing runs on host `{host}` yet"),
-        "enrol it (`evenkeel-agent enroll`), or make its instance with `evenkeel instance create`",
+        format!("host `{host}` has no instance yet"),
+        "enrol it (`evenkeel-agent enroll`), or create its instance with `evenkeel instance create`",
     )
 }
 
-/// The host that a person means, and the id of what runs on it.
-pub async fn of_host(client: &Client, text: &str) -> Result<(HostResource, String), Failure> {
+/// Resolves a host and the ID of its instance.
+pub async fn find_host_and_instance(
+    client: &Client,
+    text: &str,
+) -> Result<(HostResource, String), Failure> {
     let host: HostResource = resource::find(client, text).await?;
     let instance = host
         .instance
         .as_ref()
         .map(|instance| instance.resource_id.clone());
-    let instance = instance.ok_or_else(|| nothing_runs(text))?;
+    let instance = instance.ok_or_else(|| no_instance_error(text))?;
     Ok((host, instance))
 }
 
 impl Resource for InstanceResource {
-    const NOUN: &'static str = "instance";
-    const WORD: &'static str = "instance";
-    const MANY: &'static str = "instances";
-    const PREFIX: &'static str = "inst";
+    const COMMAND: &'static str = "instance";
+    const SINGULAR: &'static str = "instance";
+    const PLURAL: &'static str = "instances";
+    const ID_PREFIX: &'static str = "inst";
     const PATH: &'static str = "compute/instances";
-    const KEYS: &'static [&'static str] = &["instances"];
+    const LIST_KEYS: &'static [&'static str] = &["instances"];
     const HEADER: &'static [&'static str] =
         &["ID", "NAME", "HOST", "OS", "POLICY", "UPDATE", "AVAILABLE"];
 
@@ -160,24 +171,24 @@ impl Resource for InstanceResource {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            host(self).into(),
-            os(self).into(),
-            policy(self).into(),
+            host_name(self).into(),
+            os_name(self).into(),
+            policy_name(self).into(),
             Cell::toned(
                 self.update_status.clone(),
                 self.update_status_indicator.into(),
             ),
-            available(self),
+            available_updates_cell(self),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("host", host(self))
-            .field("os", os(self))
-            .field("policy", whole_policy(self))
+            .field("host", host_name(self))
+            .field("os", os_name(self))
+            .field("policy", describe_policy(self))
             .field(
                 "status",
                 Cell::toned(
@@ -192,8 +203,8 @@ impl Resource for InstanceResource {
                     self.update_status_indicator.into(),
                 ),
             )
-            .field("since", show_seconds(self.update_status_timestamp))
-            .field("available", available(self));
+            .field("since", format_unix_seconds(self.update_status_timestamp))
+            .field("available", available_updates_cell(self));
         if let Some(account) = &self.localaccount {
             page.field("account", account.username.clone());
         }
@@ -203,29 +214,29 @@ impl Resource for InstanceResource {
             .created(self.timestamps.as_ref())
             .table(
                 "Conditions:",
-                CONDITIONS,
-                self.conditions.iter().map(row_of_condition).collect(),
+                CONDITION_HEADER,
+                self.conditions.iter().map(condition_row).collect(),
             );
-        show_images(&mut page, self);
+        add_image_tables(&mut page, self);
         page
     }
 }
 
-/// Adds what its node told of its slots for images, and of those that failed.
-pub fn show_images(page: &mut Page, instance: &InstanceResource) {
+/// Adds the image slots and the failed images of the node.
+pub fn add_image_tables(page: &mut DetailPage, instance: &InstanceResource) {
     page.table(
         "Slots:",
         &["SLOT", "STATE", "IMAGE VERSION"],
-        instance.slots.iter().map(row_of_slot).collect(),
+        instance.slots.iter().map(slot_row).collect(),
     )
     .table(
-        "Images that failed here:",
-        &["IMAGE VERSION", "SHA256", "BECAUSE"],
-        instance.bad_images.iter().map(row_of_bad_image).collect(),
+        "Failed images:",
+        &["IMAGE VERSION", "SHA256", "REASON"],
+        instance.bad_images.iter().map(bad_image_row).collect(),
     );
 }
 
-fn row_of_slot(slot: &InstanceSlot) -> Vec<Cell> {
+fn slot_row(slot: &InstanceSlot) -> Vec<Cell> {
     let tone = match slot.state.as_str() {
         "good" => Tone::Good,
         "bad" => Tone::Bad,
@@ -239,8 +250,8 @@ fn row_of_slot(slot: &InstanceSlot) -> Vec<Cell> {
     ]
 }
 
-fn row_of_bad_image(image: &InstanceBadImage) -> Vec<Cell> {
-    // So much tells one file from another.
+fn bad_image_row(image: &InstanceBadImage) -> Vec<Cell> {
+    // 12 digits identify a file well enough.
     let digest = image.sha256.get(..12).unwrap_or(&image.sha256);
     vec![
         image.image_id.clone().into(),
@@ -249,26 +260,26 @@ fn row_of_bad_image(image: &InstanceBadImage) -> Vec<Cell> {
     ]
 }
 
-/// The titles of [`row_of_condition`].
-pub const CONDITIONS: &[&str] = &["TYPE", "SINCE", "MESSAGE"];
+/// Column titles of [`condition_row`].
+pub const CONDITION_HEADER: &[&str] = &["TYPE", "SINCE", "MESSAGE"];
 
-/// What people should know about an instance although nothing failed.
-pub fn row_of_condition(condition: &InstanceCondition) -> Vec<Cell> {
+/// Row of a condition: a warning that is not a failure.
+pub fn condition_row(condition: &InstanceCondition) -> Vec<Cell> {
     vec![
         Cell::toned(condition.kind.clone(), Tone::Busy),
-        show(condition.since).into(),
+        format_time(condition.since).into(),
         condition.message.clone().into(),
     ]
 }
 
-/// The name of the operating system.
-fn os(instance: &InstanceResource) -> String {
+/// Name of the operating system.
+fn os_name(instance: &InstanceResource) -> String {
     let os = instance.os.as_ref();
     os.map(|os| os.name.clone()).unwrap_or_default()
 }
 
-/// The name of the policy that applies.
-fn policy(instance: &InstanceResource) -> String {
+/// Name of the effective policy.
+fn policy_name(instance: &InstanceResource) -> String {
     let own = instance.update_policy.as_ref().map(|policy| &policy.name);
     let applies = instance.effective_update_policy.as_ref();
     applies
@@ -278,8 +289,8 @@ fn policy(instance: &InstanceResource) -> String {
         .unwrap_or_default()
 }
 
-/// The policy that applies and where it comes from.
-fn whole_policy(instance: &InstanceResource) -> String {
+/// Effective policy, and the level that it is assigned to.
+fn describe_policy(instance: &InstanceResource) -> String {
     if let Some(policy) = &instance.effective_update_policy {
         let (name, id, level) = (&policy.name, &policy.resource_id, &policy.level);
         return format!("{name} ({id}), assigned to the {level}");
@@ -289,8 +300,8 @@ fn whole_policy(instance: &InstanceResource) -> String {
         .unwrap_or_default()
 }
 
-/// The name of the host and its id, as far as they are known.
-fn host(instance: &InstanceResource) -> String {
+/// Name of the host, else its ID.
+fn host_name(instance: &InstanceResource) -> String {
     match instance.host.as_ref().map(|host| host.name.as_str()) {
         None | Some("") => instance.host_id.clone(),
         Some(name) => name.to_owned(),

@@ -1,4 +1,4 @@
-//! `evenkeel join-token`: leave for machines to join.
+//! `evenkeel join-token`: credentials that let machines enrol.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use evenkeel_api::join_token::{JoinTokenInput, JoinTokenResource};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, Limit};
+use crate::listing::{self, LimitOptions};
+use crate::output::{Cell, DetailPage, Printer, Tone};
 use crate::resource::{self, Resource};
-use crate::time::{duration, show, show_option};
-use crate::view::{Cell, Page, Printer, Tone};
+use crate::time::{format_optional_time, format_time, parse_duration};
 
-/// Join tokens: leave for machines to join.
+/// Manage join tokens, which let machines enrol.
 #[derive(Debug, Subcommand)]
 pub enum JoinTokenCommand {
-    /// Make a join token. It is shown once and never again.
+    /// Create a join token. The token is shown only once.
     Create {
-        /// What to call it.
+        /// Name of the join token.
         #[arg(default_value = "", hide_default_value = true)]
         name: String,
-        /// How long it is worth something.
-        #[arg(long, value_parser = duration, default_value = "1h", value_name = "SPAN")]
+        /// Lifetime of the join token.
+        #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
         expires: Duration,
-        /// It is for one machine.
+        /// Allow only one machine to enrol.
         #[arg(long)]
         one_time: bool,
-        /// Only machines that were registered may join with it.
+        /// Allow only registered hosts to enrol.
         #[arg(long)]
         no_create_hosts: bool,
     },
-    /// List the join tokens, without the tokens themselves.
-    List(Limit),
-    /// Take a join token back.
+    /// List join tokens, without their secrets.
+    List(LimitOptions),
+    /// Revoke a join token.
     Revoke {
-        /// Its id or name.
+        /// ID or name of the join token.
         token: String,
     },
 }
@@ -43,7 +43,9 @@ impl JoinTokenCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Token = JoinTokenResource;
         match self {
-            Self::List(limit) => pages::show::<Token>(client, &limit.query(), printer).await,
+            Self::List(limit) => {
+                listing::fetch_and_print::<Token>(client, &limit.query(), printer).await
+            }
             Self::Create {
                 name,
                 expires,
@@ -56,30 +58,32 @@ impl JoinTokenCommand {
                     one_time,
                     may_create_hosts: !no_create_hosts,
                 };
-                let made: Token = client.post(Token::PATH, &body).await?;
-                if printer.is_quiet() {
-                    return printer.text(made.token.as_deref().unwrap_or_default());
+                let created: Token = client.post(Token::PATH, &body).await?;
+                if printer.is_ids_only() {
+                    return printer.print_text(created.token.as_deref().unwrap_or_default());
                 }
-                printer.one(&made)
+                printer.print_resource(&created)
             }
             Self::Revoke { token } => {
-                let id = resource::id_of::<Token>(client, &token).await?;
-                let done = client.put(&format!("{}/{id}/revoke", Token::PATH)).await;
-                done.map_err(|error| resource::gone::<Token>(error, &token))?;
-                printer.done(Token::WORD, &id, "revoked")
+                let id = resource::resolve_id::<Token>(client, &token).await?;
+                let done = client
+                    .put_empty(&format!("{}/{id}/revoke", Token::PATH))
+                    .await;
+                done.map_err(|error| resource::explain_not_found::<Token>(error, &token))?;
+                printer.print_result(Token::SINGULAR, &id, "revoked")
             }
         }
     }
 }
 
 impl Resource for JoinTokenResource {
-    const NOUN: &'static str = "join-token";
-    const WORD: &'static str = "join token";
-    const MANY: &'static str = "join tokens";
-    const PREFIX: &'static str = "jointoken";
+    const COMMAND: &'static str = "join-token";
+    const SINGULAR: &'static str = "join token";
+    const PLURAL: &'static str = "join tokens";
+    const ID_PREFIX: &'static str = "jointoken";
     const PATH: &'static str = "join-tokens";
-    const KEYS: &'static [&'static str] = &["joinTokens"];
-    const NAMED_BY: Option<&'static str> = None;
+    const LIST_KEYS: &'static [&'static str] = &["joinTokens"];
+    const NAME_FIELD: Option<&'static str> = None;
     const HEADER: &'static [&'static str] = &[
         "ID",
         "NAME",
@@ -102,24 +106,24 @@ impl Resource for JoinTokenResource {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            state(self),
-            show(self.expires_at).into(),
+            state_cell(self),
+            format_time(self.expires_at).into(),
             yes_no(self.one_time).into(),
             yes_no(self.may_create_hosts).into(),
             self.used_count.to_string().into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("state", state(self))
-            .field("expires", show(self.expires_at))
+            .field("state", state_cell(self))
+            .field("expires", format_time(self.expires_at))
             .field("one-time", yes_no(self.one_time))
             .field("creates hosts", yes_no(self.may_create_hosts))
             .field("used", self.used_count.to_string())
-            .field("last used", show_option(self.last_used_at));
+            .field("last used", format_optional_time(self.last_used_at));
         if let Some(token) = &self.token {
             page.field("token", token.clone());
         }
@@ -127,7 +131,7 @@ impl Resource for JoinTokenResource {
     }
 }
 
-fn state(token: &JoinTokenResource) -> Cell {
+fn state_cell(token: &JoinTokenResource) -> Cell {
     if token.revoked_at.is_some() {
         Cell::toned("revoked", Tone::Bad)
     } else if token.usable {

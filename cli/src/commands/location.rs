@@ -1,4 +1,4 @@
-//! `evenkeel location`: regions and sites by a part of their names.
+//! `evenkeel location`: finds regions and sites by name.
 
 use std::collections::HashMap;
 
@@ -6,29 +6,29 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use evenkeel_api::location::{LocationKind, LocationList, LocationNode};
 
-use super::region::tree::label;
+use super::region::tree::name_cell;
 use crate::Failure;
 use crate::client::Client;
+use crate::output::Printer;
 use crate::tree::Branch;
-use crate::view::Printer;
 
-/// Locations: regions and sites by a part of their names.
+/// Find regions and sites by name.
 #[derive(Debug, Subcommand)]
 pub enum LocationCommand {
-    /// Find the regions and sites whose name has a text in it, and show what they lie in.
-    Find(Find),
+    /// Find regions and sites whose name contains a text, and show their parents.
+    Find(FindLocations),
 }
 
-/// What to find.
+/// Find regions and sites whose name contains a text.
 #[derive(Debug, Args)]
-pub struct Find {
-    /// The text.
+pub struct FindLocations {
+    /// Text to search for.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
-    /// Only regions.
+    /// Find only regions.
     #[arg(long)]
     regions: bool,
-    /// Only sites.
+    /// Find only sites.
     #[arg(long, conflicts_with = "regions")]
     sites: bool,
 }
@@ -40,43 +40,43 @@ impl LocationCommand {
     }
 }
 
-impl Find {
+impl FindLocations {
     async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         let params = [
             ("name", self.name.clone()),
             ("showRegions", (!self.sites).to_string()),
             ("showSites", (!self.regions).to_string()),
         ];
-        let found: LocationList = client.get_with("locations", &params).await?;
-        if found.nodes.is_empty() && printer.is_for_people() {
-            return printer.line(&format!("nothing is called like `{}`", self.name));
+        let result: LocationList = client.get_with_params("locations", &params).await?;
+        if result.nodes.is_empty() && printer.is_human_readable() {
+            return printer.print_line(&format!("no match for `{}`", self.name));
         }
-        let ids = found.nodes.iter().map(|node| node.resource_id.as_str());
+        let ids = result.nodes.iter().map(|node| node.resource_id.as_str());
         let ids: Vec<_> = ids.collect();
-        printer.tree(&found, &ids, &branches(&found.nodes))?;
-        if found.output_elements < found.total_elements {
-            let (shown, all) = (found.output_elements, found.total_elements);
-            printer.note(&format!("these are {shown} of {all}; say more of the name"))?;
+        printer.print_tree(&result, &ids, &build_tree(&result.nodes))?;
+        if result.output_elements < result.total_elements {
+            let (count, all) = (result.output_elements, result.total_elements);
+            printer.print_note(&format!("showing {count} of {all}; use a longer text"))?;
         }
         Ok(())
     }
 }
 
-/// The trees of what was found. What lies in something that was not is a root.
-fn branches(nodes: &[LocationNode]) -> Vec<Branch> {
+/// Builds the trees of the result. Nodes whose parent is not in the result are roots.
+fn build_tree(nodes: &[LocationNode]) -> Vec<Branch> {
     let ids = nodes.iter().map(|node| node.resource_id.as_str());
-    let known: Vec<_> = ids.collect();
+    let ids: Vec<_> = ids.collect();
     let mut inside: HashMap<&str, Vec<&LocationNode>> = HashMap::new();
     for node in nodes {
         let above = node.parent_id.as_str();
-        let above = if known.contains(&above) { above } else { "" };
+        let above = if ids.contains(&above) { above } else { "" };
         inside.entry(above).or_default().push(node);
     }
-    below("", &mut inside)
+    build_branches("", &mut inside)
 }
 
-/// What lies in a node. What was taken once is not there again, so there is no way round in a circle.
-fn below(id: &str, inside: &mut HashMap<&str, Vec<&LocationNode>>) -> Vec<Branch> {
+/// Builds the children of a node. Each node is removed when it is used, so cycles end.
+fn build_branches(id: &str, inside: &mut HashMap<&str, Vec<&LocationNode>>) -> Vec<Branch> {
     let nodes = inside.remove(id).unwrap_or_default();
     let branch = |node: &LocationNode| {
         let kind = match node.kind {
@@ -85,8 +85,8 @@ fn below(id: &str, inside: &mut HashMap<&str, Vec<&LocationNode>>) -> Vec<Branch
             LocationKind::Site => "site",
         };
         Branch {
-            words: vec![label(&node.name, &node.resource_id), kind.into()],
-            inner: below(&node.resource_id, inside),
+            cells: vec![name_cell(&node.name, &node.resource_id), kind.into()],
+            children: build_branches(&node.resource_id, inside),
         }
     };
     nodes.into_iter().map(branch).collect()

@@ -1,4 +1,4 @@
-//! What things are called whose ids stand in other things.
+//! Names of the resources that other resources refer to by ID.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use evenkeel_api::site::SiteResource;
 
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, Filter, Query, any};
+use crate::listing::{self, Filter, Query, any_condition};
 use crate::resource::Resource;
 
-/// How many ids fit into a filter.
-const MOST: usize = 50;
+/// Maximum number of IDs in one filter.
+const MAX_IDS_PER_FILTER: usize = 50;
 
-/// What policies, sites and regions are called.
+/// Names of policies, sites and regions by ID.
 #[derive(Debug, Default)]
 pub struct Names(HashMap<String, String>);
 
 impl Names {
-    /// Asks for the names of these things, of many of a kind at once.
-    pub async fn of(client: &Client, ids: &[&str]) -> Result<Self, Failure> {
+    /// Fetches the names for these IDs, several per request.
+    pub async fn fetch(client: &Client, ids: &[&str]) -> Result<Self, Failure> {
         let mut names = Self::default();
         names.add::<OsUpdatePolicy>(client, ids).await?;
         names.add::<SiteResource>(client, ids).await?;
@@ -32,19 +32,19 @@ impl Names {
         let mut ids: Vec<_> = ids.iter().filter(|id| R::is_id(id)).collect();
         ids.sort_unstable();
         ids.dedup();
-        for some in ids.chunks(MOST) {
+        for chunk in ids.chunks(MAX_IDS_PER_FILTER) {
             let is = |id: &&&str| format!("resourceId == \"{id}\"");
-            let query = Query::of(Filter::own(any(some.iter().map(is))));
-            let all = pages::all::<R>(client, &query).await?;
-            let named = all
+            let query = Query::from_filter(Filter::internal(any_condition(chunk.iter().map(is))));
+            let all = listing::fetch_all::<R>(client, &query).await?;
+            let entries = all
                 .iter()
                 .map(|item| (item.id().to_owned(), item.name().to_owned()));
-            self.0.extend(named);
+            self.0.extend(entries);
         }
         Ok(())
     }
 
-    /// The name and the id, as far as there is a name.
+    /// Name and ID, or only the ID if there is no name.
     pub fn label(&self, id: &str) -> String {
         match self.0.get(id).map(String::as_str) {
             None | Some("") => id.to_owned(),

@@ -1,12 +1,12 @@
-//! `evenkeel os`: the catalogue of operating systems, and what fills it.
+//! `evenkeel os`: the catalog of operating systems, and the tools that publish and copy them.
 
 mod bundle;
-mod entry;
 mod key;
 mod mirror;
+mod progress;
 mod publish;
+mod registry_options;
 mod settings;
-mod steps;
 mod sync;
 mod verify;
 
@@ -20,122 +20,123 @@ use evenkeel_api::os::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::bundle::{Import, MakeBundle};
-use self::key::MakeKey;
+use self::bundle::{CreateBundle, Import};
+use self::key::GenerateKey;
 use self::mirror::Mirror;
 use self::publish::Publish;
-use self::settings::Settings;
-use self::sync::Sync;
+use self::settings::OsSettingsCommand;
+use self::sync::SyncCommand;
 use self::verify::Verify;
 use super::read_yaml;
 use crate::client::Client;
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 use crate::{Ending, Failure};
 
-/// Stands for no image at all.
+/// SHA-256 of an operating system without an image.
 const NO_IMAGE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The catalogue of operating systems.
+/// Manage the catalog of operating systems.
 #[derive(Debug, Subcommand)]
 pub enum OsCommand {
-    /// List the operating systems.
+    /// List operating systems.
     List(ListOptions),
     /// Show an operating system.
     Get {
-        /// Its id or name.
+        /// ID or name of the operating system.
         os: String,
     },
-    /// Add an operating system. Enrolment adds package-managed ones by itself.
+    /// Create an operating system. Enrolment creates package-managed ones automatically.
     Create(Box<CreateOs>),
-    /// Change what can be changed of an operating system; the rest stays.
+    /// Change an operating system. Options that are not given keep their values.
     Set(SetOs),
-    /// Delete an operating system that nothing uses.
+    /// Delete an operating system that is not in use.
     Delete {
-        /// Its id or name.
+        /// ID or name of the operating system.
         os: String,
     },
-    Sync(Sync),
-    /// Show how the last sync of the project went, and what was found.
+    Sync(SyncCommand),
+    /// Show the result and the findings of the last sync of the project.
     SyncReport,
-    Settings(Settings),
+    Settings(OsSettingsCommand),
     #[command(flatten)]
-    Moving(MovingCommand),
+    Transfer(TransferCommand),
 }
 
-/// What is published, and how it travels. None of it asks the server.
+/// Commands that publish and copy operating systems. They need no server.
 #[derive(Debug, Subcommand)]
-pub enum MovingCommand {
+pub enum TransferCommand {
     Publish(Box<Publish>),
     Verify(Box<Verify>),
     Mirror(Box<Mirror>),
-    Bundle(Box<MakeBundle>),
+    Bundle(Box<CreateBundle>),
     Import(Box<Import>),
-    Key(MakeKey),
+    Key(GenerateKey),
 }
 
-/// Add an operating system, from a profile file or from options.
+/// Create an operating system from a profile file or from options.
 #[derive(Debug, Args)]
 pub struct CreateOs {
-    /// A profile as YAML, as the ancestor's command line takes it.
+    /// YAML file with an OS profile, in the format of EIM's command line.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "os_type", "architecture", "profile", "image_version", "image_url", "sha256", "image_signatures", "description"])]
     file: Option<PathBuf>,
-    /// What to call it.
+    /// Name of the operating system.
     #[arg(required_unless_present = "file")]
     name: Option<String>,
-    /// How it is updated.
+    /// How the operating system is updated.
     #[arg(long = "type", value_enum, required_unless_present = "file")]
-    os_type: Option<Kind>,
-    /// Such as `x86_64`.
+    os_type: Option<OsKind>,
+    /// CPU architecture.
     #[arg(long, default_value = "x86_64")]
     architecture: String,
-    /// The line of releases that it is one of [default: the name].
+    /// Profile that the image belongs to [default: NAME].
     #[arg(long)]
     profile: Option<String>,
-    /// The version of the image.
+    /// Version of the image.
     #[arg(long, default_value = "", hide_default_value = true)]
     image_version: String,
-    /// Where the image lies.
+    /// URL of the image.
     #[arg(long, default_value = "", hide_default_value = true)]
     image_url: String,
-    /// The SHA-256 digest of the image; needed for an immutable one.
+    /// SHA-256 digest of the image; required for `immutable`.
     #[arg(long, required_if_eq("os_type", "immutable"))]
     sha256: Option<String>,
-    /// A signature of the image, the SHA-256 of the public key, a colon, and the signature in base64. May be given again.
+    /// Signature of the image: SHA-256 of the public key, colon, signature in base64. Can be repeated.
     #[arg(long = "image-signature", value_name = "KEY:SIGNATURE")]
     image_signatures: Vec<String>,
-    /// For people.
+    /// Description.
     #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
 }
 
-/// What changes about an operating system.
+/// Change an operating system.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["architecture", "metadata", "image_signatures", "no_image_signatures"]))]
 pub struct SetOs {
-    /// Its id or name.
+    /// ID or name of the operating system.
     os: String,
-    /// Such as `x86_64`.
+    /// CPU architecture, such as `x86_64`.
     #[arg(long)]
     architecture: Option<String>,
-    /// What else should be known of it, a JSON object.
+    /// Additional metadata, a JSON object.
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
-    /// A signature of the image, in place of those that it has. May be given again. They are of the architecture too.
+    /// New signature of the image; replaces all existing ones. Can be repeated. Signatures also cover
+    /// the architecture.
     #[arg(long = "image-signature", value_name = "KEY:SIGNATURE")]
     image_signatures: Vec<String>,
-    /// Take the signatures of the image away.
+    /// Remove all signatures of the image.
     #[arg(long, conflicts_with = "image_signatures")]
     no_image_signatures: bool,
 }
 
 /// How an operating system is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// Package by package.
+pub enum OsKind {
+    /// By packages.
     Mutable,
-    /// As a whole image.
+    /// By images.
     Immutable,
 }
 
@@ -143,27 +144,31 @@ impl OsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         type Os = OperatingSystemResource;
         match self {
-            Self::List(options) => pages::show::<Os>(client, &options.query(), printer).await?,
-            Self::Get { os } => printer.one(&resource::find::<Os>(client, &os).await?)?,
-            Self::Create(create) => {
-                let made: Os = client.post(Os::PATH, &create.input()?).await?;
-                printer.one(&made)?;
+            Self::List(options) => {
+                listing::fetch_and_print::<Os>(client, &options.query(), printer).await?;
             }
-            Self::Set(set) => printer.one(&set.run(client).await?)?,
+            Self::Get { os } => {
+                printer.print_resource(&resource::find::<Os>(client, &os).await?)?;
+            }
+            Self::Create(create) => {
+                let created: Os = client.post(Os::PATH, &create.build_input()?).await?;
+                printer.print_resource(&created)?;
+            }
+            Self::Set(set) => printer.print_resource(&set.run(client).await?)?,
             Self::Delete { os } => {
                 let id = resource::delete::<Os>(client, &os).await?;
-                printer.done(Os::WORD, &id, "deleted")?;
+                printer.print_result(Os::SINGULAR, &id, "deleted")?;
             }
             Self::Sync(sync) => return sync.run(client, printer).await,
-            Self::SyncReport => sync::last(client, printer).await?,
+            Self::SyncReport => sync::print_last_report(client, printer).await?,
             Self::Settings(settings) => settings.run(client, printer).await?,
-            Self::Moving(moving) => return moving.run(printer).await,
+            Self::Transfer(moving) => return moving.run(printer).await,
         }
         Ok(Ending::Done)
     }
 }
 
-impl MovingCommand {
+impl TransferCommand {
     pub async fn run(self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         match self {
             Self::Publish(publish) => Box::pin(publish.run(printer)).await?,
@@ -179,7 +184,7 @@ impl MovingCommand {
 
 impl SetOs {
     async fn run(self, client: &Client) -> Result<OperatingSystemResource, Failure> {
-        let id = resource::id_of::<OperatingSystemResource>(client, &self.os).await?;
+        let id = resource::resolve_id::<OperatingSystemResource>(client, &self.os).await?;
         let mut body = Map::new();
         for (name, value) in [
             ("architecture", self.architecture),
@@ -191,12 +196,12 @@ impl SetOs {
             let signatures = Value::from(self.image_signatures);
             body.insert("imageSignatures".to_owned(), signatures);
         }
-        resource::change(client, &id, &self.os, &body).await
+        resource::patch(client, &id, &self.os, &body).await
     }
 }
 
 impl CreateOs {
-    fn input(self) -> Result<OperatingSystemInput, Failure> {
+    fn build_input(self) -> Result<OperatingSystemInput, Failure> {
         if let Some(path) = &self.file {
             return read_yaml::<ProfileFile>(path, "an OS profile").map(|file| file.spec.into());
         }
@@ -210,8 +215,8 @@ impl CreateOs {
             profile_name: self.profile.unwrap_or_else(|| name.clone()),
             description: self.description,
             os_type: match self.os_type {
-                Some(Kind::Immutable) => OsType::Immutable,
-                Some(Kind::Mutable) | None => OsType::Mutable,
+                Some(OsKind::Immutable) => OsType::Immutable,
+                Some(OsKind::Mutable) | None => OsType::Mutable,
             },
             name,
             ..OperatingSystemInput::default()
@@ -219,7 +224,7 @@ impl CreateOs {
     }
 }
 
-/// A profile as the ancestor's command line reads it.
+/// OS profile in the format of EIM's command line.
 #[derive(Debug, Deserialize)]
 struct ProfileFile {
     spec: ProfileSpec,
@@ -283,13 +288,14 @@ impl From<ProfileSpec> for OperatingSystemInput {
 }
 
 impl Resource for OperatingSystemResource {
-    const NOUN: &'static str = "os";
-    const WORD: &'static str = "operating system";
-    const MANY: &'static str = "operating systems";
-    const PREFIX: &'static str = "os";
+    const COMMAND: &'static str = "os";
+    const SINGULAR: &'static str = "operating system";
+    const PLURAL: &'static str = "operating systems";
+    const ID_PREFIX: &'static str = "os";
     const PATH: &'static str = "compute/os";
-    const KEYS: &'static [&'static str] = &["OperatingSystemResources"];
-    const FREE: Option<&'static str> = Some("delete the instances and policies that need it first");
+    const LIST_KEYS: &'static [&'static str] = &["OperatingSystemResources"];
+    const IN_USE_HINT: Option<&'static str> =
+        Some("delete the instances and policies that use it first");
     const HEADER: &'static [&'static str] = &[
         "ID",
         "NAME",
@@ -311,18 +317,18 @@ impl Resource for OperatingSystemResource {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            kind(self).into(),
+            type_label(self).into(),
             self.architecture.clone().into(),
             self.profile_name.clone().into(),
             self.image_id.clone().into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("type", kind(self))
+            .field("type", type_label(self))
             .field("architecture", self.architecture.clone())
             .field("profile", self.profile_name.clone())
             .field("image version", self.image_id.clone())
@@ -339,24 +345,24 @@ impl Resource for OperatingSystemResource {
             .field_if("metadata", &self.metadata)
             .created(self.timestamps.as_ref())
             .table(
-                "The image is signed by:",
+                "Image signatures:",
                 &["KEY"],
                 self.image_signatures
                     .iter()
-                    .map(|one| key_of(one))
+                    .map(|one| key_row(one))
                     .collect(),
             );
         page
     }
 }
 
-/// The key of a signature; the signature itself tells nobody anything.
-fn key_of(signature: &str) -> Vec<Cell> {
+/// The key of a signature. The signature itself is not shown.
+fn key_row(signature: &str) -> Vec<Cell> {
     let (key, _) = signature.split_once(':').unwrap_or((signature, ""));
     vec![key.into()]
 }
 
-fn kind(os: &OperatingSystemResource) -> &'static str {
+fn type_label(os: &OperatingSystemResource) -> &'static str {
     match os.os_type {
         OsType::Unspecified => "",
         OsType::Mutable => "mutable",

@@ -1,4 +1,4 @@
-//! `evenkeel pause` and `evenkeel resume`: nothing new starts for a while.
+//! `evenkeel pause` and `evenkeel resume`: stop new updates for a while.
 
 use clap::{Args, Subcommand};
 use evenkeel_api::pause::{PauseInput, PauseResource};
@@ -8,14 +8,15 @@ use evenkeel_api::site::SiteResource;
 use super::names::Names;
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, Limit};
+use crate::listing::{self, LimitOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::time::show;
-use crate::view::{Cell, Page, Printer};
+use crate::time::format_time;
 
-/// Let nothing new start in the project, at a site or for a policy.
+/// Pause updates in the project, at a site or for a policy.
 ///
-/// Updates that go on are not touched. `evenkeel resume` takes the pause back.
+/// `evenkeel resume` ends the pause. Until then no new update starts. Updates that have begun
+/// continue.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true)]
 pub struct Pause {
@@ -23,48 +24,48 @@ pub struct Pause {
     command: Option<PauseCommand>,
     #[command(flatten)]
     scope: PauseScope,
-    /// Why, for people. It is kept and shown.
+    /// Reason, stored with the pause.
     #[arg(long, value_name = "TEXT", required = true)]
     reason: Option<String>,
 }
 
-/// What else can be done with pauses.
+/// Subcommands of `pause`.
 #[derive(Debug, Subcommand)]
 pub enum PauseCommand {
-    /// List the pauses.
-    List(Limit),
+    /// List pauses.
+    List(LimitOptions),
 }
 
-/// Take a pause back. Pauses of other scopes stay.
+/// End a pause. Pauses of other scopes remain.
 ///
-/// An assignment that stopped after failures stays stopped: `evenkeel assignment resume` lets it go on.
+/// `evenkeel assignment resume` resumes an assignment that stopped after failures.
 #[derive(Debug, Args)]
 pub struct Resume {
     #[command(flatten)]
     scope: PauseScope,
 }
 
-/// Where a pause holds.
+/// Scope of a pause.
 #[derive(Debug, Args)]
 struct PauseScope {
-    /// At this site alone, by its id or name [default: in the whole project].
+    /// Only at this site (ID or name) [default: whole project].
     #[arg(long)]
     site: Option<String>,
-    /// For this policy alone, by its id or name [default: in the whole project].
+    /// Only for this policy (ID or name) [default: whole project].
     #[arg(long, conflicts_with = "site")]
     policy: Option<String>,
 }
 
 impl PauseScope {
-    const fn is_given(&self) -> bool {
+    const fn is_set(&self) -> bool {
         self.site.is_some() || self.policy.is_some()
     }
 
-    /// The last part of the address of the pause.
-    async fn text(&self, client: &Client) -> Result<String, Failure> {
+    /// Resolves the scope to the last path segment of the pause.
+    async fn resolve(&self, client: &Client) -> Result<String, Failure> {
         match (&self.site, &self.policy) {
-            (Some(site), _) => resource::id_of::<SiteResource>(client, site).await,
-            (None, Some(policy)) => resource::id_of::<OsUpdatePolicy>(client, policy).await,
+            (Some(site), _) => resource::resolve_id::<SiteResource>(client, site).await,
+            (None, Some(policy)) => resource::resolve_id::<OsUpdatePolicy>(client, policy).await,
             (None, None) => Ok("project".to_owned()),
         }
     }
@@ -73,57 +74,62 @@ impl PauseScope {
 impl Pause {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         if let Some(PauseCommand::List(limit)) = self.command {
-            // Clap could refuse this, but then it would refuse `--project` as well.
-            if self.scope.is_given() || self.reason.is_some() {
+            // With clap's own conflict rules, `--project` would be rejected as well.
+            if self.scope.is_set() || self.reason.is_some() {
                 return Err(Failure::usage_with(
-                    "a list of pauses takes neither --site, --policy nor --reason",
-                    "`evenkeel pause list` lists them all",
+                    "`pause list` accepts neither --site, --policy nor --reason",
+                    "`evenkeel pause list` lists all pauses",
                 ));
             }
-            return list(limit, client, printer).await;
+            return list_pauses(limit, client, printer).await;
         }
-        let scope = self.scope.text(client).await?;
+        let scope = self.scope.resolve(client).await?;
         let body = PauseInput {
             reason: self.reason.unwrap_or_default(),
         };
         let address = PauseResource::address(&scope);
         let pause: PauseResource = client.replace(&address, &body).await?;
-        printer.one(&pause)
+        printer.print_resource(&pause)
     }
 }
 
 impl Resume {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let scope = self.scope.text(client).await?;
+        let scope = self.scope.resolve(client).await?;
         let done = client.delete(&PauseResource::address(&scope)).await;
         done.map_err(|error| {
             if error.is_not_found() {
                 Failure::usage_with(
-                    format!("there is no pause of {}", place(&scope)),
-                    "`evenkeel pause list` shows the pauses; what stopped after failures goes on with `evenkeel assignment resume`",
+                    format!("there is no pause of {}", describe_scope(&scope)),
+                    "`evenkeel pause list` lists the pauses; resume an assignment that stopped after failures with `evenkeel assignment resume`",
                 )
             } else {
                 error
             }
         })?;
-        printer.done("pause of", &scope, "taken back")
+        printer.print_result("pause of", &scope, "removed")
     }
 }
 
-async fn list(limit: Limit, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let pauses = pages::read::<PauseResource>(client, &limit.query(), printer).await?;
-    if pauses.is_empty() || !printer.is_for_people() {
-        return printer.list(&pauses);
+async fn list_pauses(
+    limit: LimitOptions,
+    client: &Client,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let pauses =
+        listing::fetch_with_progress::<PauseResource>(client, &limit.query(), printer).await?;
+    if pauses.is_empty() || !printer.is_human_readable() {
+        return printer.print_list(&pauses);
     }
     let ids: Vec<_> = pauses.iter().map(|pause| pause.scope.as_str()).collect();
-    let names = Names::of(client, &ids).await?;
+    let names = Names::fetch(client, &ids).await?;
     let rows = pauses
         .iter()
-        .map(|pause| row(pause, names.label(&pause.scope)));
-    printer.rows(&pauses, &[], PauseResource::HEADER, rows.collect())
+        .map(|pause| build_row(pause, names.label(&pause.scope)));
+    printer.print_rows(&pauses, &[], PauseResource::HEADER, rows.collect())
 }
 
-fn place(scope: &str) -> &str {
+fn describe_scope(scope: &str) -> &str {
     if scope == "project" {
         "the project"
     } else {
@@ -131,25 +137,25 @@ fn place(scope: &str) -> &str {
     }
 }
 
-/// What a list shows of a pause with this label of its scope.
-pub fn row(pause: &PauseResource, scope: String) -> Vec<Cell> {
+/// Row of a pause with a label of its scope.
+pub fn build_row(pause: &PauseResource, scope: String) -> Vec<Cell> {
     vec![
         scope.into(),
         pause.reason.clone().into(),
         pause.by.clone().into(),
-        show(pause.since).into(),
+        format_time(pause.since).into(),
     ]
 }
 
 impl Resource for PauseResource {
-    const NOUN: &'static str = "pause";
-    const WORD: &'static str = "pause";
-    const MANY: &'static str = "pauses";
-    /// It has no id of its own.
-    const PREFIX: &'static str = "";
+    const COMMAND: &'static str = "pause";
+    const SINGULAR: &'static str = "pause";
+    const PLURAL: &'static str = "pauses";
+    /// Pauses have no IDs of their own.
+    const ID_PREFIX: &'static str = "";
     const PATH: &'static str = "pauses";
-    const KEYS: &'static [&'static str] = &["pauses"];
-    const NAMED_BY: Option<&'static str> = None;
+    const LIST_KEYS: &'static [&'static str] = &["pauses"];
+    const NAME_FIELD: Option<&'static str> = None;
     const HEADER: &'static [&'static str] = &["PAUSED", "REASON", "BY", "SINCE"];
 
     fn id(&self) -> &str {
@@ -161,15 +167,15 @@ impl Resource for PauseResource {
     }
 
     fn row(&self) -> Vec<Cell> {
-        row(self, self.scope.clone())
+        build_row(self, self.scope.clone())
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
-        page.field("paused", place(&self.scope))
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
+        page.field("paused", describe_scope(&self.scope))
             .field("reason", self.reason.clone())
             .field("by", self.by.clone())
-            .field("since", show(self.since));
+            .field("since", format_time(self.since));
         page
     }
 }

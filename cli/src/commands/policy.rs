@@ -1,4 +1,4 @@
-//! `evenkeel policy`: what should run.
+//! `evenkeel policy`: the desired packages or image of nodes.
 
 pub mod rules;
 
@@ -11,77 +11,77 @@ use evenkeel_api::policy::{
 };
 use serde::Deserialize;
 
-use self::rules::{ImageRuleOptions, RuleOptions};
+use self::rules::{ImageRuleOptions, PackageRuleOptions};
 use super::read_yaml;
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 
-/// Update policies: what should run.
+/// Manage update policies: the desired packages or image of nodes.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// List the policies.
+    /// List policies.
     List(ListOptions),
     /// Show a policy.
     Get {
-        /// Its id or name.
+        /// ID or name of the policy.
         policy: String,
     },
-    /// Make a policy. A policy never changes; to change the wish, make another and assign that.
+    /// Create a policy. Policies cannot be changed: create another one and assign it instead.
     Create(Box<CreatePolicy>),
-    /// Delete a policy that is assigned to nothing.
+    /// Delete a policy that is not assigned.
     Delete {
-        /// Its id or name.
+        /// ID or name of the policy.
         policy: String,
     },
 }
 
-/// Make a policy, from a file or from options.
+/// Create a policy from a file or from options.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("wish").required(true).multiple(true)
+#[command(group = ArgGroup::new("desired").required(true).multiple(true)
     .args(["file", "latest", "packages", "sources", "kernel_command", "target_os"]))]
 pub struct CreatePolicy {
-    /// What to call it.
+    /// Name of the policy.
     #[arg(required_unless_present = "file")]
     name: Option<String>,
-    /// A policy as YAML, as the ancestor's command line takes it.
+    /// YAML file with an update policy, in the format of EIM's command line.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days",
         "suites", "exclude", "min_age_days", "allow_removals", "reboot", "restart_services", "download_rate",
         "image_download_rate", "image_max_size", "image_attempts"])]
     file: Option<PathBuf>,
-    /// Whatever is newest: every package, or the newest image.
+    /// Update to the latest versions: all packages, or the newest image.
     #[arg(long, conflicts_with_all = ["packages", "sources", "kernel_command", "target_os"])]
     latest: bool,
-    /// A package that should be there, in its newest version or in the one that is named. May be given again.
+    /// Package to install, in its latest version or in the given one. Can be repeated.
     #[arg(
         long = "package",
         value_name = "NAME[=VERSION]",
         conflicts_with = "target_os"
     )]
     packages: Vec<String>,
-    /// A file with a further source of packages (a DEB822 stanza). May be given again.
+    /// File with an additional package source (deb822 stanza). Can be repeated.
     #[arg(long = "source", value_name = "FILE", conflicts_with = "target_os")]
     sources: Vec<PathBuf>,
-    /// The command line that the kernel should have.
+    /// Kernel command line.
     #[arg(long)]
     kernel_command: Option<String>,
-    /// The operating system whose image should run, by its id or name.
+    /// Operating system whose image to install (ID or name).
     #[arg(long, value_name = "OS")]
     target_os: Option<String>,
-    /// For people.
+    /// Description.
     #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
-    /// Older packages or an older image may replace newer ones.
+    /// Allow older packages or an older image to replace newer ones.
     #[arg(long)]
     allow_downgrade: bool,
-    /// For how many days a node that cannot reach the server may go by leave that it was given ahead, 0 for never
-    /// [default: 7].
+    /// Number of days that a node may start updates with offline grants while the server is
+    /// unreachable, 0 for never [default: 7].
     #[arg(long, value_name = "N")]
     offline_days: Option<u32>,
     #[command(flatten)]
-    rules: RuleOptions,
+    rules: PackageRuleOptions,
     #[command(flatten)]
     image_rules: ImageRuleOptions,
 }
@@ -90,30 +90,34 @@ impl PolicyCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Policy = OsUpdatePolicy;
         match self {
-            Self::List(options) => pages::show::<Policy>(client, &options.query(), printer).await,
-            Self::Get { policy } => printer.one(&resource::find::<Policy>(client, &policy).await?),
+            Self::List(options) => {
+                listing::fetch_and_print::<Policy>(client, &options.query(), printer).await
+            }
+            Self::Get { policy } => {
+                printer.print_resource(&resource::find::<Policy>(client, &policy).await?)
+            }
             Self::Create(create) => {
-                let body = create.input(client).await?;
-                let made: Policy = client.post(Policy::PATH, &body).await?;
-                printer.one(&made)
+                let body = create.build_input(client).await?;
+                let created: Policy = client.post(Policy::PATH, &body).await?;
+                printer.print_resource(&created)
             }
             Self::Delete { policy } => {
                 let id = resource::delete::<Policy>(client, &policy).await?;
-                printer.done(Policy::WORD, &id, "deleted")
+                printer.print_result(Policy::SINGULAR, &id, "deleted")
             }
         }
     }
 }
 
 impl CreatePolicy {
-    async fn input(self, client: &Client) -> Result<OsUpdatePolicyInput, Failure> {
+    async fn build_input(self, client: &Client) -> Result<OsUpdatePolicyInput, Failure> {
         let spec = match &self.file {
             Some(path) => read_yaml::<PolicyFile>(path, "an update policy")?.spec,
-            None => self.spec()?,
+            None => self.build_spec()?,
         };
         let target_os_id = match spec.target_os.as_str() {
             "" => None,
-            os => Some(resource::id_of::<OperatingSystemResource>(client, os).await?),
+            os => Some(resource::resolve_id::<OperatingSystemResource>(client, os).await?),
         };
         Ok(OsUpdatePolicyInput {
             name: spec.name,
@@ -130,8 +134,8 @@ impl CreatePolicy {
         })
     }
 
-    fn spec(self) -> Result<PolicySpec, Failure> {
-        let sources: Result<_, _> = self.sources.iter().map(|path| read(path)).collect();
+    fn build_spec(self) -> Result<PolicySpec, Failure> {
+        let sources: Result<_, _> = self.sources.iter().map(|path| read_file(path)).collect();
         Ok(PolicySpec {
             name: self.name.unwrap_or_default(),
             description: self.description,
@@ -152,14 +156,14 @@ impl CreatePolicy {
     }
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read_file(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|source| Failure::File {
         path: path.to_owned(),
         source,
     })
 }
 
-/// A policy as the ancestor's command line reads it.
+/// Update policy in the format of EIM's command line.
 #[derive(Debug, Deserialize)]
 struct PolicyFile {
     spec: PolicySpec,
@@ -191,16 +195,16 @@ struct PolicySpec {
 }
 
 impl Resource for OsUpdatePolicy {
-    const NOUN: &'static str = "policy";
-    const WORD: &'static str = "policy";
-    const MANY: &'static str = "policies";
-    const PREFIX: &'static str = "osupdatepolicy";
+    const COMMAND: &'static str = "policy";
+    const SINGULAR: &'static str = "policy";
+    const PLURAL: &'static str = "policies";
+    const ID_PREFIX: &'static str = "osupdatepolicy";
     const PATH: &'static str = "os-update-policies";
-    const KEYS: &'static [&'static str] = &["osUpdatePolicies"];
-    const FREE: Option<&'static str> = Some(
-        "take its assignments away first: `evenkeel assignment list` shows them, `evenkeel assignment clear TARGET` takes one away",
+    const LIST_KEYS: &'static [&'static str] = &["osUpdatePolicies"];
+    const IN_USE_HINT: Option<&'static str> = Some(
+        "remove its assignments first: `evenkeel assignment list` lists them, `evenkeel assignment clear TARGET` removes one",
     );
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "WISH", "DESCRIPTION"];
+    const HEADER: &'static [&'static str] = &["ID", "NAME", "DESIRED", "DESCRIPTION"];
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -214,16 +218,16 @@ impl Resource for OsUpdatePolicy {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            wish(self).into(),
+            describe_desired(self).into(),
             self.description.clone().into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("wish", wish(self))
+            .field("desired", describe_desired(self))
             .field_if("kernel", &self.update_kernel_command)
             .field_if("description", &self.description)
             .field(
@@ -234,11 +238,11 @@ impl Resource for OsUpdatePolicy {
                     "not allowed"
                 },
             )
-            .field("offline", offline(self.offline_days))
+            .field("offline", format_offline_days(self.offline_days))
             .created(self.timestamps.as_ref());
         let one = |text: &str| vec![Cell::from(text)];
-        let mut rules = rules::words(&self.package_rules);
-        rules.extend(rules::words_of_images(&self.image_rules));
+        let mut rules = rules::describe_package_rules(&self.package_rules);
+        rules.extend(rules::describe_image_rules(&self.image_rules));
         page.table(
             "Rules:",
             &["RULE"],
@@ -261,19 +265,19 @@ impl Resource for OsUpdatePolicy {
     }
 }
 
-/// How long a node that cannot ask may go by what it was told.
-fn offline(days: u32) -> String {
+/// Formats how long nodes may start updates with offline grants.
+fn format_offline_days(days: u32) -> String {
     match days {
         0 => "never".to_owned(),
-        1 => "for a day".to_owned(),
+        1 => "for 1 day".to_owned(),
         days => format!("for {days} days"),
     }
 }
 
-/// What a policy wishes for, in a few words.
-fn wish(policy: &OsUpdatePolicy) -> String {
+/// Summary of the desired update.
+fn describe_desired(policy: &OsUpdatePolicy) -> String {
     if policy.update_policy == UpdatePolicyKind::Latest {
-        return "whatever is newest".to_owned();
+        return "latest".to_owned();
     }
     if let Some(os) = &policy.target_os {
         return format!("image {}", os.name);

@@ -1,4 +1,4 @@
-//! `evenkeel project`: what belongs together and is seen by nobody else.
+//! `evenkeel project`: projects, which isolate their resources from each other.
 
 use clap::Subcommand;
 use evenkeel_api::project::{ProjectInput, ProjectResource};
@@ -6,35 +6,35 @@ use evenkeel_api::project::{ProjectInput, ProjectResource};
 use super::settings::SettingsCommand;
 use crate::Failure;
 use crate::client::Client;
-use crate::time::show_seconds;
-use crate::view::{Cell, Page, Printer};
+use crate::output::{Cell, DetailPage, Printer};
+use crate::time::format_unix_seconds;
 
-/// Projects: what belongs together and is seen by nobody else.
+/// Manage projects.
 #[derive(Debug, Subcommand)]
 pub enum ProjectCommand {
-    /// List the projects that you may see.
+    /// List the projects that you have access to.
     List,
     /// Show a project.
     Get {
-        /// Its name.
+        /// Name of the project.
         name: String,
     },
-    /// Make a project.
+    /// Create a project.
     Create {
-        /// Its name: lower-case letters, digits and dashes.
+        /// Name: lower-case letters, digits and dashes.
         name: String,
-        /// What it is for.
+        /// Description.
         #[arg(long, default_value = "", hide_default_value = true)]
         description: String,
     },
-    /// How updates are kept and planned in the project.
+    /// Show or change the settings of the project.
     #[command(subcommand)]
     Settings(SettingsCommand),
-    /// Delete a project that holds no hosts any more.
+    /// Delete a project without hosts.
     Delete {
-        /// Its name.
+        /// Name of the project.
         name: String,
-        /// Delete it with all that is in it.
+        /// Delete the project with all its contents.
         #[arg(long)]
         force: bool,
     },
@@ -51,40 +51,40 @@ impl ProjectCommand {
                     .iter()
                     .map(|project| project.name.as_str())
                     .collect();
-                printer.rows(
+                printer.print_rows(
                     &projects,
                     &names,
                     HEADER,
-                    projects.iter().map(row).collect(),
+                    projects.iter().map(build_row).collect(),
                 )
             }
             Self::Get { name } => {
                 let project = client.get_global(&["v1", "projects", &name]).await?;
-                show(&project, printer)
+                print_project(&project, printer)
             }
             Self::Create { name, description } => {
                 let body = ProjectInput { description };
                 let path = ["v1", "projects", name.as_str()];
                 let _: serde_json::Value = client.put_global(&path, &body).await?;
-                show(&client.get_global(&path).await?, printer)
+                print_project(&client.get_global(&path).await?, printer)
             }
             Self::Settings(command) => command.run(client, printer).await,
             Self::Delete { name, force } => {
                 let params: &[_] = if force { &[("force", "true")] } else { &[] };
                 let path = ["v1", "projects", name.as_str()];
                 let done = client.delete_global(&path, params).await;
-                done.map_err(|error| in_use(error, &name))?;
-                printer.done("project", &name, "deleted")
+                done.map_err(|error| explain_in_use(error, &name))?;
+                printer.print_result("project", &name, "deleted")
             }
         }
     }
 }
 
-/// Says how to delete a project all the same, if the server says that it is in use.
-fn in_use(error: Failure, name: &str) -> Failure {
+/// Adds a hint to the error of a project that is in use.
+fn explain_in_use(error: Failure, name: &str) -> Failure {
     match error {
         Failure::Refused { code, message, .. } if code == "FailedPrecondition" => {
-            let hint = "deletes it with all that is in it";
+            let hint = "deletes it with all its contents";
             Failure::usage_with(
                 message,
                 format!("`evenkeel project delete {name} --force` {hint}"),
@@ -94,7 +94,7 @@ fn in_use(error: Failure, name: &str) -> Failure {
     }
 }
 
-fn row(project: &ProjectResource) -> Vec<Cell> {
+fn build_row(project: &ProjectResource) -> Vec<Cell> {
     let condition = &project.status.project_status;
     vec![
         project.name.clone().into(),
@@ -104,9 +104,9 @@ fn row(project: &ProjectResource) -> Vec<Cell> {
     ]
 }
 
-fn show(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print_project(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let condition = &project.status.project_status;
-    let mut page = Page::default();
+    let mut page = DetailPage::default();
     page.field("name", project.name.clone())
         .field("id", condition.uid.clone())
         .field("description", project.spec.description.clone())
@@ -116,7 +116,7 @@ fn show(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Fail
         )
         .field(
             "since",
-            show_seconds(u32::try_from(condition.time_stamp).unwrap_or(u32::MAX)),
+            format_unix_seconds(u32::try_from(condition.time_stamp).unwrap_or(u32::MAX)),
         );
-    printer.page(project, &project.name, &page)
+    printer.print_page(project, &project.name, &page)
 }

@@ -1,39 +1,39 @@
-//! `evenkeel provider`: who brings machines.
+//! `evenkeel provider`: providers of bare-metal hosts.
 
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_api::provider::{ProviderInput, ProviderKind, ProviderResource, ProviderVendor};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 
-/// Providers: who brings machines.
+/// Manage providers of bare-metal hosts.
 #[derive(Debug, Subcommand)]
 pub enum ProviderCommand {
-    /// List the providers.
+    /// List providers.
     List(ListOptions),
-    /// Show a provider. A table counts its credentials; JSON and YAML hold them.
+    /// Show a provider. Tables show only the number of credentials; JSON and YAML contain them.
     Get {
-        /// Its id or name.
+        /// ID or name of the provider.
         provider: String,
     },
-    /// Add a provider.
+    /// Create a provider.
     Create(CreateProvider),
-    /// Delete a provider that brought no hosts.
+    /// Delete a provider without hosts.
     Delete {
-        /// Its id or name.
+        /// ID or name of the provider.
         provider: String,
     },
 }
 
-/// A new provider.
+/// Create a provider.
 #[derive(Debug, Args)]
 pub struct CreateProvider {
-    /// What to call it; unique in its project.
+    /// Name, unique in the project.
     name: String,
-    /// Where its tools are asked.
+    /// URL of the provider's API.
     #[arg(
         long,
         value_name = "URL",
@@ -41,13 +41,14 @@ pub struct CreateProvider {
         hide_default_value = true
     )]
     endpoint: String,
-    /// Whose tools it uses.
+    /// Vendor of the provider.
     #[arg(long, value_enum)]
     vendor: Option<Vendor>,
-    /// A credential for its tools; others on this machine may see it while the command runs. May be given again.
+    /// Credential for the provider's API. Other users of this machine can see it while the command runs. Can
+    /// be repeated.
     #[arg(long = "credential", value_name = "TEXT")]
     credentials: Vec<String>,
-    /// What its tools should know, usually JSON.
+    /// Configuration of the provider, usually JSON.
     #[arg(
         long,
         value_name = "TEXT",
@@ -57,7 +58,7 @@ pub struct CreateProvider {
     config: String,
 }
 
-/// Whose tools a provider uses.
+/// Vendor of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Vendor {
     /// Lenovo `XClarity`.
@@ -70,24 +71,26 @@ impl ProviderCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Provider = ProviderResource;
         match self {
-            Self::List(options) => pages::show::<Provider>(client, &options.query(), printer).await,
+            Self::List(options) => {
+                listing::fetch_and_print::<Provider>(client, &options.query(), printer).await
+            }
             Self::Get { provider } => {
-                printer.one(&resource::find::<Provider>(client, &provider).await?)
+                printer.print_resource(&resource::find::<Provider>(client, &provider).await?)
             }
             Self::Create(create) => {
-                let made: Provider = client.post(Provider::PATH, &create.input()).await?;
-                printer.one(&made)
+                let created: Provider = client.post(Provider::PATH, &create.build_input()).await?;
+                printer.print_resource(&created)
             }
             Self::Delete { provider } => {
                 let id = resource::delete::<Provider>(client, &provider).await?;
-                printer.done(Provider::WORD, &id, "deleted")
+                printer.print_result(Provider::SINGULAR, &id, "deleted")
             }
         }
     }
 }
 
 impl CreateProvider {
-    fn input(self) -> ProviderInput {
+    fn build_input(self) -> ProviderInput {
         ProviderInput {
             provider_kind: ProviderKind::Baremetal,
             provider_vendor: match self.vendor {
@@ -104,14 +107,14 @@ impl CreateProvider {
 }
 
 impl Resource for ProviderResource {
-    const NOUN: &'static str = "provider";
-    const WORD: &'static str = "provider";
-    const MANY: &'static str = "providers";
-    const PREFIX: &'static str = "provider";
+    const COMMAND: &'static str = "provider";
+    const SINGULAR: &'static str = "provider";
+    const PLURAL: &'static str = "providers";
+    const ID_PREFIX: &'static str = "provider";
     const PATH: &'static str = "providers";
-    const KEYS: &'static [&'static str] = &["providers"];
-    const FREE: Option<&'static str> = Some(
-        "delete the hosts that it brought first: `evenkeel host list --filter 'provider.name = \"NAME\"'` shows them",
+    const LIST_KEYS: &'static [&'static str] = &["providers"];
+    const IN_USE_HINT: Option<&'static str> = Some(
+        "delete its hosts first: `evenkeel host list --filter 'provider.name = \"NAME\"'` lists them",
     );
     const HEADER: &'static [&'static str] = &["ID", "NAME", "VENDOR", "ENDPOINT"];
 
@@ -127,16 +130,16 @@ impl Resource for ProviderResource {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            vendor(self).into(),
+            vendor_label(self).into(),
             self.api_endpoint.clone().into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("vendor", vendor(self))
+            .field("vendor", vendor_label(self))
             .field("endpoint", self.api_endpoint.clone())
             .field("credentials", self.api_credentials.len().to_string())
             .field_if("config", &self.config)
@@ -145,7 +148,7 @@ impl Resource for ProviderResource {
     }
 }
 
-fn vendor(provider: &ProviderResource) -> &'static str {
+fn vendor_label(provider: &ProviderResource) -> &'static str {
     match provider.provider_vendor {
         ProviderVendor::Unspecified => "",
         ProviderVendor::LenovoLxca => "lenovo-lxca",

@@ -1,4 +1,4 @@
-//! `evenkeel region`: areas that hold sites and other regions.
+//! `evenkeel region`: areas that contain sites and other regions.
 
 pub mod tree;
 
@@ -10,58 +10,58 @@ use super::site;
 use crate::Failure;
 use crate::client::Client;
 use crate::labels::{LabelChanges, NewLabels};
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 
-/// Regions: areas that hold sites and other regions.
+/// Manage regions: areas that contain sites and other regions.
 #[derive(Debug, Subcommand)]
 pub enum RegionCommand {
-    /// List the regions with the number of sites in and below them.
+    /// List regions with the total number of sites in them.
     List(ListOptions),
-    /// Show what lies in what: regions, their sites, and how many hosts these have.
+    /// Show regions, their sites and the number of hosts as a tree.
     Tree {
-        /// Only this region with what lies in it, by its id or name.
+        /// Show only this region (ID or name).
         region: Option<String>,
     },
     /// Show a region.
     Get {
-        /// Its id or name.
+        /// ID or name of the region.
         region: String,
     },
-    /// Make a region.
+    /// Create a region.
     Create {
-        /// What to call it.
+        /// Name of the region.
         name: String,
-        /// The region that it lies in, by its id or name.
+        /// Parent region (ID or name).
         #[arg(long, value_name = "REGION")]
         parent: Option<String>,
         #[command(flatten)]
         labels: NewLabels,
     },
-    /// Change what is given of a region; the rest stays.
+    /// Change a region. Options that are not given keep their values.
     Set(SetRegion),
-    /// Delete a region that holds nothing.
+    /// Delete an empty region.
     Delete {
-        /// Its id or name.
+        /// ID or name of the region.
         region: String,
     },
 }
 
-/// What changes about a region.
+/// Change a region.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true)
     .args(["name", "parent", "no_parent"]).args(LabelChanges::OPTIONS))]
 pub struct SetRegion {
-    /// Its id or name.
+    /// ID or name of the region.
     region: String,
-    /// What to call it from now on.
+    /// New name.
     #[arg(long)]
     name: Option<String>,
-    /// The region that it lies in, by its id or name.
+    /// New parent region (ID or name).
     #[arg(long, value_name = "REGION")]
     parent: Option<String>,
-    /// It lies in no other region.
+    /// Make it a top-level region.
     #[arg(long, conflicts_with = "parent")]
     no_parent: bool,
     #[command(flatten)]
@@ -73,29 +73,32 @@ impl RegionCommand {
         type Region = RegionResource;
         match self {
             Self::List(options) => {
-                let query = options.query().with("showTotalSites", "true");
-                pages::show::<Region>(client, &query, printer).await
+                let query = options.query().with_param("showTotalSites", "true");
+                listing::fetch_and_print::<Region>(client, &query, printer).await
             }
-            Self::Tree { region } => tree::show(client, region.as_deref(), printer).await,
-            Self::Get { region } => printer.one(&resource::find::<Region>(client, &region).await?),
+            Self::Tree { region } => tree::print_tree(client, region.as_deref(), printer).await,
+            Self::Get { region } => {
+                printer.print_resource(&resource::find::<Region>(client, &region).await?)
+            }
             Self::Create {
                 name,
                 parent,
                 labels,
             } => {
-                let parent = resource::optional_id_of::<Region>(client, parent.as_deref()).await?;
+                let parent =
+                    resource::resolve_optional_id::<Region>(client, parent.as_deref()).await?;
                 let body = RegionInput {
                     name,
                     parent_id: parent.unwrap_or_default(),
                     metadata: labels.labels,
                 };
-                let made: Region = client.post(Region::PATH, &body).await?;
-                printer.one(&made)
+                let created: Region = client.post(Region::PATH, &body).await?;
+                printer.print_resource(&created)
             }
-            Self::Set(set) => printer.one(&set.run(client).await?),
+            Self::Set(set) => printer.print_resource(&set.run(client).await?),
             Self::Delete { region } => {
                 let id = resource::delete::<Region>(client, &region).await?;
-                printer.done(Region::WORD, &id, "deleted")
+                printer.print_result(Region::SINGULAR, &id, "deleted")
             }
         }
     }
@@ -104,31 +107,32 @@ impl RegionCommand {
 impl SetRegion {
     async fn run(self, client: &Client) -> Result<RegionResource, Failure> {
         type Region = RegionResource;
-        let id = resource::id_of::<Region>(client, &self.region).await?;
-        let parent = resource::optional_id_of::<Region>(client, self.parent.as_deref()).await?;
+        let id = resource::resolve_id::<Region>(client, &self.region).await?;
+        let parent =
+            resource::resolve_optional_id::<Region>(client, self.parent.as_deref()).await?;
         let parent = parent.or_else(|| self.no_parent.then(String::new));
         let mut body = Map::new();
         body.extend(self.name.map(|name| ("name".to_owned(), Value::from(name))));
         body.extend(parent.map(|parent| ("parentId".to_owned(), Value::from(parent))));
         if !self.labels.is_empty() {
             let now: Region = resource::find(client, &id).await?;
-            let labels = self.labels.over(&now.metadata);
+            let labels = self.labels.apply_to(&now.metadata);
             body.insert("metadata".to_owned(), json!(labels));
         }
-        resource::change(client, &id, &self.region, &body).await
+        resource::patch(client, &id, &self.region, &body).await
     }
 }
 
 impl Resource for RegionResource {
-    const NOUN: &'static str = "region";
-    const WORD: &'static str = "region";
-    const MANY: &'static str = "regions";
-    const PREFIX: &'static str = "region";
+    const COMMAND: &'static str = "region";
+    const SINGULAR: &'static str = "region";
+    const PLURAL: &'static str = "regions";
+    const ID_PREFIX: &'static str = "region";
     const PATH: &'static str = "regions";
-    const KEYS: &'static [&'static str] = &["regions"];
-    const FREE: Option<&'static str> =
-        Some("delete the sites and regions in it first; `evenkeel region tree REGION` shows them");
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "IN", "SITES"];
+    const LIST_KEYS: &'static [&'static str] = &["regions"];
+    const IN_USE_HINT: Option<&'static str> =
+        Some("delete its sites and regions first: `evenkeel region tree REGION` lists them");
+    const HEADER: &'static [&'static str] = &["ID", "NAME", "PARENT", "SITES"];
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -147,18 +151,18 @@ impl Resource for RegionResource {
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("in", parent(self))
+            .field("parent", parent(self))
             .created(self.timestamps.as_ref());
-        site::labels(&mut page, &self.metadata, &self.inherited_metadata);
+        site::add_labels(&mut page, &self.metadata, &self.inherited_metadata);
         page
     }
 }
 
-/// The name of the region above, else its id.
+/// Name of the parent region, else its ID.
 fn parent(region: &RegionResource) -> String {
     let name = region.parent_region.as_ref().map(|parent| &parent.name);
     name.filter(|name| !name.is_empty())

@@ -1,6 +1,6 @@
-//! `evenkeel run`: what happened.
+//! `evenkeel run`: update runs.
 
-mod account;
+mod report;
 mod watch;
 
 use clap::Subcommand;
@@ -9,34 +9,34 @@ use evenkeel_api::update_run::{OsUpdateRun, RunEvent, RunImage, RunPackage};
 use self::watch::Watch;
 use crate::client::Client;
 use crate::commands::instance;
-use crate::pages::{self, Filter, ListOptions, Query};
+use crate::listing::{self, Filter, ListOptions, Query};
+use crate::output::{Cell, DetailPage, Printer, Tone};
 use crate::resource::{self, Resource};
-use crate::time::{show, show_option, show_seconds};
-use crate::view::{Cell, Page, Printer, Tone};
+use crate::time::{format_optional_time, format_time, format_unix_seconds};
 use crate::{Ending, Failure};
 
-/// Update runs: what happened.
+/// Show and watch update runs.
 #[derive(Debug, Subcommand)]
 pub enum RunCommand {
-    /// List the runs.
+    /// List runs.
     List {
-        /// Only those of this host, by its id or name, latest first.
+        /// List only runs of this host (ID or name), latest first.
         #[arg(long)]
         host: Option<String>,
         #[command(flatten)]
         options: ListOptions,
     },
-    /// Show a run with everything that happened.
+    /// Show a run with its events.
     Get {
-        /// Its id or name.
+        /// ID or name of the run.
         run: String,
     },
     /// Delete the record of a run.
     Delete {
-        /// Its id or name.
+        /// ID or name of the run.
         run: String,
     },
-    /// Follow a run until it has ended. Exits with 0 if it succeeded, with 3 if it ended otherwise.
+    /// Watch a run until it ends. Exits with status 0 if it succeeded, else with status 3.
     Watch(Watch),
 }
 
@@ -47,18 +47,21 @@ impl RunCommand {
                 let query = match host {
                     None => options.query(),
                     Some(host) => {
-                        let (_, instance) = instance::of_host(client, &host).await?;
-                        options.query().and(&at(&instance)).by(LATEST_FIRST)
+                        let (_, instance) = instance::find_host_and_instance(client, &host).await?;
+                        options
+                            .query()
+                            .and_condition(&instance_condition(&instance))
+                            .default_order(LATEST_FIRST)
                     }
                 };
-                pages::show::<OsUpdateRun>(client, &query, printer).await?;
+                listing::fetch_and_print::<OsUpdateRun>(client, &query, printer).await?;
             }
             Self::Get { run } => {
-                printer.one(&resource::find::<OsUpdateRun>(client, &run).await?)?;
+                printer.print_resource(&resource::find::<OsUpdateRun>(client, &run).await?)?;
             }
             Self::Delete { run } => {
                 let id = resource::delete::<OsUpdateRun>(client, &run).await?;
-                printer.done(OsUpdateRun::WORD, &id, "deleted")?;
+                printer.print_result(OsUpdateRun::SINGULAR, &id, "deleted")?;
             }
             Self::Watch(watch) => return watch.run(client, printer).await,
         }
@@ -68,25 +71,26 @@ impl RunCommand {
 
 const LATEST_FIRST: &str = "startTime desc, resourceId desc";
 
-/// The condition that a run is of this instance.
-fn at(instance: &str) -> String {
+/// Filter condition for the runs of an instance.
+fn instance_condition(instance: &str) -> String {
     format!("instance.resourceId == \"{instance}\"")
 }
 
-/// The runs of one instance, latest first.
-async fn of_instance(client: &Client, instance: &str) -> Result<Vec<OsUpdateRun>, Failure> {
-    let query = Query::of(Filter::own(at(instance))).by(LATEST_FIRST);
-    pages::all(client, &query).await
+/// The runs of an instance, latest first.
+async fn list_runs(client: &Client, instance: &str) -> Result<Vec<OsUpdateRun>, Failure> {
+    let query = Query::from_filter(Filter::internal(instance_condition(instance)))
+        .default_order(LATEST_FIRST);
+    listing::fetch_all(client, &query).await
 }
 
 impl Resource for OsUpdateRun {
-    const NOUN: &'static str = "run";
-    const WORD: &'static str = "run";
-    const MANY: &'static str = "runs";
-    const PREFIX: &'static str = "osupdaterun";
+    const COMMAND: &'static str = "run";
+    const SINGULAR: &'static str = "run";
+    const PLURAL: &'static str = "runs";
+    const ID_PREFIX: &'static str = "osupdaterun";
     const PATH: &'static str = "os-update-runs";
-    const KEYS: &'static [&'static str] = &["osUpdateRuns"];
-    const FREE: Option<&'static str> = Some("a run can be deleted once it is over");
+    const LIST_KEYS: &'static [&'static str] = &["osUpdateRuns"];
+    const IN_USE_HINT: Option<&'static str> = Some("a run can be deleted after it has ended");
     const HEADER: &'static [&'static str] =
         &["ID", "HOST", "STATE", "POLICY", "START", "END", "PACKAGES"];
 
@@ -101,31 +105,34 @@ impl Resource for OsUpdateRun {
     fn row(&self) -> Vec<Cell> {
         vec![
             self.resource_id.clone().into(),
-            host(self).into(),
-            state(self),
-            policy(self).into(),
-            show_seconds(self.start_time).into(),
-            show_seconds(self.end_time).into(),
+            host_label(self).into(),
+            state_cell(self),
+            policy_label(self).into(),
+            format_unix_seconds(self.start_time).into(),
+            format_unix_seconds(self.end_time).into(),
             self.packages.len().to_string().into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("host", host(self))
+            .field("host", host_label(self))
             .field("instance", self.instance.resource_id.clone())
-            .field("policy", policy(self))
-            .field("state", state(self))
+            .field("policy", policy_label(self))
+            .field("state", state_cell(self))
             .field(
                 "status",
                 Cell::toned(self.status.clone(), self.status_indicator.into()),
             )
             .field_if("reason", &self.reason)
-            .field_if("image", &self.image.as_ref().map(image).unwrap_or_default())
-            .field("start", show_seconds(self.start_time))
-            .field("end", show_seconds(self.end_time))
+            .field_if(
+                "image",
+                &self.image.as_ref().map(describe_image).unwrap_or_default(),
+            )
+            .field("start", format_unix_seconds(self.start_time))
+            .field("end", format_unix_seconds(self.end_time))
             .table(
                 "Packages:",
                 &[
@@ -134,28 +141,28 @@ impl Resource for OsUpdateRun {
                     "ACTION",
                     "BEFORE",
                     "AFTER",
-                    "WANTED",
+                    "TARGET",
                     "STATUS",
                 ],
-                self.packages.iter().map(package).collect(),
+                self.packages.iter().map(package_row).collect(),
             );
-        account::show(&mut page, self);
+        report::add_report(&mut page, self);
         page.table(
             "Events:",
-            &["TIME", "EVENT", "STATE", "NODE'S TIME", "DETAIL"],
-            self.events.iter().map(event).collect(),
+            &["TIME", "EVENT", "STATE", "NODE TIME", "DETAIL"],
+            self.events.iter().map(event_row).collect(),
         );
-        account::show_log(&mut page, self);
+        report::add_failure_log(&mut page, self);
         page
     }
 }
 
-/// Which image was to be replaced by which, and which one runs.
-fn image(image: &RunImage) -> String {
-    let (line, wanted) = (&image.profile_name, &image.wanted);
+/// Describes the image update, and which image runs.
+fn describe_image(image: &RunImage) -> String {
+    let (profile, target) = (&image.profile_name, &image.desired);
     let change = match image.before.as_str() {
-        "" => format!("{line} {wanted}"),
-        before => format!("{line} {before} to {wanted}"),
+        "" => format!("{profile} {target}"),
+        before => format!("{profile} {before} to {target}"),
     };
     match image.booted.as_str() {
         "" => change,
@@ -163,7 +170,7 @@ fn image(image: &RunImage) -> String {
     }
 }
 
-fn package(package: &RunPackage) -> Vec<Cell> {
+fn package_row(package: &RunPackage) -> Vec<Cell> {
     let tone = match package.status.as_str() {
         "done" => Tone::Good,
         "failed" => Tone::Bad,
@@ -180,17 +187,17 @@ fn package(package: &RunPackage) -> Vec<Cell> {
     ]
 }
 
-fn event(event: &RunEvent) -> Vec<Cell> {
+fn event_row(event: &RunEvent) -> Vec<Cell> {
     vec![
-        show(event.time).into(),
+        format_time(event.time).into(),
         event.event.clone().into(),
         event.state.clone().into(),
-        show_option(event.node_time).into(),
+        format_optional_time(event.node_time).into(),
         event.detail.trim_end().into(),
     ]
 }
 
-fn state(run: &OsUpdateRun) -> Cell {
+fn state_cell(run: &OsUpdateRun) -> Cell {
     let tone = match run.state.as_str() {
         "succeeded" => Tone::Good,
         "failed" | "reverted" | "abandoned" => Tone::Bad,
@@ -200,8 +207,8 @@ fn state(run: &OsUpdateRun) -> Cell {
     Cell::toned(run.state.clone(), tone)
 }
 
-/// What the host was called, else its id.
-fn host(run: &OsUpdateRun) -> String {
+/// Name of the host at the time of the run, else its ID.
+fn host_label(run: &OsUpdateRun) -> String {
     if run.host_name.is_empty() {
         run.host_id.clone()
     } else {
@@ -209,8 +216,8 @@ fn host(run: &OsUpdateRun) -> String {
     }
 }
 
-/// What the policy was called when the run was opened.
-fn policy(run: &OsUpdateRun) -> String {
+/// Name of the policy at the time of the run, else its ID.
+fn policy_label(run: &OsUpdateRun) -> String {
     match &run.policy {
         None => String::new(),
         Some(policy) if policy.name.is_empty() => policy.resource_id.clone(),

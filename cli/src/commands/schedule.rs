@@ -1,4 +1,4 @@
-//! `evenkeel schedule`: when nodes may be changed.
+//! `evenkeel schedule`: when nodes may update.
 
 mod create;
 mod set;
@@ -17,33 +17,33 @@ use self::create::CreateSchedule;
 use self::set::SetSchedule;
 use crate::Failure;
 use crate::client::Client;
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource, is_id};
-use crate::time::show_seconds;
-use crate::view::{Cell, Page, Printer};
+use crate::time::format_unix_seconds;
 
-const SINGLE: &str = "singlesche";
+const SINGLE_PREFIX: &str = "singlesche";
 const SINGLE_PATH: &str = "schedules/single";
-const REPEATED: &str = "repeatedsche";
+const REPEATED_PREFIX: &str = "repeatedsche";
 const REPEATED_PATH: &str = "schedules/repeated";
 
-/// Schedules: when nodes may be changed.
+/// Manage schedules: when nodes may update.
 #[derive(Debug, Subcommand)]
 pub enum ScheduleCommand {
-    /// List the schedules.
+    /// List schedules.
     List(ListOptions),
     /// Show a schedule.
     Get {
-        /// Its id or name.
+        /// ID or name of the schedule.
         schedule: String,
     },
-    /// Make a schedule.
+    /// Create a schedule.
     Create(Box<CreateSchedule>),
-    /// Change what is given of a schedule; the rest stays.
+    /// Change a schedule. Options that are not given keep their values.
     Set(Box<SetSchedule>),
     /// Delete a schedule.
     Delete {
-        /// Its id or name.
+        /// ID or name of the schedule.
         schedule: String,
     },
 }
@@ -56,37 +56,39 @@ impl ScheduleCommand {
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
         match self {
-            Self::List(options) => pages::show::<Schedule>(client, &options.query(), printer).await,
-            Self::Get { schedule } => {
-                printer.one(&resource::find::<Schedule>(client, &schedule).await?)
+            Self::List(options) => {
+                listing::fetch_and_print::<Schedule>(client, &options.query(), printer).await
             }
-            Self::Create(create) => printer.one(&create.run(client, now).await?),
-            Self::Set(set) => printer.one(&set.run(client, now).await?),
+            Self::Get { schedule } => {
+                printer.print_resource(&resource::find::<Schedule>(client, &schedule).await?)
+            }
+            Self::Create(create) => printer.print_resource(&create.run(client, now).await?),
+            Self::Set(set) => printer.print_resource(&set.run(client, now).await?),
             Self::Delete { schedule } => {
                 let id = resource::delete::<Schedule>(client, &schedule).await?;
-                printer.done(Schedule::WORD, &id, "deleted")
+                printer.print_result(Schedule::SINGULAR, &id, "deleted")
             }
         }
     }
 }
 
-/// A schedule of either kind.
+/// A single or a repeated schedule.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Schedule {
-    /// It opens once.
+    /// Opens once.
     Single(Box<SingleScheduleResource>),
-    /// It opens again and again.
+    /// Opens repeatedly.
     Repeated(Box<RepeatedScheduleResource>),
 }
 
 impl<'de> Deserialize<'de> for Schedule {
-    /// The id says which kind it is.
+    /// The prefix of the ID tells the kind.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
         let is_repeated = value["resourceId"]
             .as_str()
-            .is_some_and(|id| is_id(REPEATED, id));
+            .is_some_and(|id| is_id(REPEATED_PREFIX, id));
         let read = if is_repeated {
             serde_json::from_value(value).map(Self::Repeated)
         } else {
@@ -97,20 +99,20 @@ impl<'de> Deserialize<'de> for Schedule {
 }
 
 impl Resource for Schedule {
-    const NOUN: &'static str = "schedule";
-    const WORD: &'static str = "schedule";
-    const MANY: &'static str = "schedules";
-    const PREFIX: &'static str = SINGLE;
+    const COMMAND: &'static str = "schedule";
+    const SINGULAR: &'static str = "schedule";
+    const PLURAL: &'static str = "schedules";
+    const ID_PREFIX: &'static str = SINGLE_PREFIX;
     const PATH: &'static str = "compute/schedules";
-    const KEYS: &'static [&'static str] = &["singleSchedules", "repeatedSchedules"];
+    const LIST_KEYS: &'static [&'static str] = &["singleSchedules", "repeatedSchedules"];
     const HEADER: &'static [&'static str] = &["ID", "NAME", "FOR", "OPENS", "CLOSES", "TARGET"];
 
     fn is_id(text: &str) -> bool {
-        is_id(SINGLE, text) || is_id(REPEATED, text)
+        is_id(SINGLE_PREFIX, text) || is_id(REPEATED_PREFIX, text)
     }
 
     fn address(id: &str) -> String {
-        let path = if is_id(REPEATED, id) {
+        let path = if is_id(REPEATED_PREFIX, id) {
             REPEATED_PATH
         } else {
             SINGLE_PATH
@@ -135,12 +137,12 @@ impl Resource for Schedule {
     fn row(&self) -> Vec<Cell> {
         let (opens, closes) = match self {
             Self::Single(schedule) => (
-                show_seconds(schedule.start_seconds),
-                show_seconds(schedule.end_seconds),
+                format_unix_seconds(schedule.start_seconds),
+                format_unix_seconds(schedule.end_seconds),
             ),
             Self::Repeated(schedule) => (
-                format!("{} {}", cron(schedule), schedule.time_zone),
-                format!("after {}", length(schedule)),
+                format!("{} {}", cron_expression(schedule), schedule.time_zone),
+                format!("after {}", format_length(schedule)),
             ),
         };
         vec![
@@ -153,21 +155,21 @@ impl Resource for Schedule {
         ]
     }
 
-    fn page(&self) -> Page {
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let mut page = DetailPage::default();
         page.field("id", self.id())
             .field("name", self.name())
             .field("for", self.purpose());
         let timestamps = match self {
             Self::Single(schedule) => {
-                page.field("start", show_seconds(schedule.start_seconds))
-                    .field("end", show_seconds(schedule.end_seconds));
+                page.field("start", format_unix_seconds(schedule.start_seconds))
+                    .field("end", format_unix_seconds(schedule.end_seconds));
                 &schedule.timestamps
             }
             Self::Repeated(schedule) => {
-                page.field("cron", cron(schedule))
+                page.field("cron", cron_expression(schedule))
                     .field("time zone", schedule.time_zone.clone())
-                    .field("duration", length(schedule));
+                    .field("duration", format_length(schedule));
                 &schedule.timestamps
             }
         };
@@ -196,12 +198,12 @@ impl Schedule {
 
     fn target(&self) -> String {
         match self {
-            Self::Single(schedule) => target(
+            Self::Single(schedule) => describe_target(
                 (&schedule.target_host_id, schedule.target_host.as_deref()),
                 (&schedule.target_site_id, schedule.target_site.as_ref()),
                 (&schedule.target_region_id, schedule.target_region.as_ref()),
             ),
-            Self::Repeated(schedule) => target(
+            Self::Repeated(schedule) => describe_target(
                 (&schedule.target_host_id, schedule.target_host.as_deref()),
                 (&schedule.target_site_id, schedule.target_site.as_ref()),
                 (&schedule.target_region_id, schedule.target_region.as_ref()),
@@ -210,8 +212,8 @@ impl Schedule {
     }
 }
 
-/// What a schedule is meant for: the kind, and the name if there is one, else the id.
-fn target(
+/// Kind and name (else ID) of the target of a schedule.
+fn describe_target(
     host: (&str, Option<&HostResource>),
     site: (&str, Option<&SiteResource>),
     region: (&str, Option<&RegionResource>),
@@ -221,15 +223,15 @@ fn target(
         ("site", site.0, site.1.map(|site| &site.name)),
         ("region", region.0, region.1.map(|region| &region.name)),
     ];
-    let given = all.into_iter().find(|(_, id, _)| !id.is_empty());
-    given.map_or_else(String::new, |(kind, id, name)| {
+    let target = all.into_iter().find(|(_, id, _)| !id.is_empty());
+    target.map_or_else(String::new, |(kind, id, name)| {
         let name = name.filter(|name| !name.is_empty());
         format!("{kind} {}", name.map_or(id, String::as_str))
     })
 }
 
-/// The five fields as cron has them.
-fn cron(schedule: &RepeatedScheduleResource) -> String {
+/// The five cron fields.
+fn cron_expression(schedule: &RepeatedScheduleResource) -> String {
     [
         schedule.cron_minutes.as_str(),
         &schedule.cron_hours,
@@ -240,6 +242,6 @@ fn cron(schedule: &RepeatedScheduleResource) -> String {
     .join(" ")
 }
 
-fn length(schedule: &RepeatedScheduleResource) -> String {
+fn format_length(schedule: &RepeatedScheduleResource) -> String {
     humantime::format_duration(Duration::from_secs(schedule.duration_seconds.into())).to_string()
 }

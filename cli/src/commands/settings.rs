@@ -1,4 +1,4 @@
-//! `evenkeel project settings`: how updates are kept and planned in the project.
+//! `evenkeel project settings`: settings of a project.
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::settings::ProjectSettings;
@@ -6,32 +6,33 @@ use serde_json::{Map, Value};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::view::{Page, Printer};
+use crate::output::{DetailPage, Printer};
 
 const PATH: &str = "settings";
 
-/// How updates are kept and planned in the project, which `--project` chooses.
+/// Show or change the settings of the project that `--project` selects.
 #[derive(Debug, Subcommand)]
 pub enum SettingsCommand {
     /// Show the settings.
     Show,
-    /// Change settings; the others stay as they are.
+    /// Change settings. Options that are not given keep their values.
     Set(SetSettings),
 }
 
-/// Change settings; the others stay as they are.
+/// Change settings. Options that are not given keep their values.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["retention_days", "any_schedule_status"]))]
 pub struct SetSettings {
-    /// How many days a run is kept after its end: a number, 0 for always, or `default` for what the server says.
+    /// Retention of runs after their end, in days: a number, 0 for unlimited, or `default` for the
+    /// default of the server.
     #[arg(long, value_name = "N|default")]
     retention_days: Option<Retention>,
-    /// Whether schedules of every kind let nodes update, and not only those that are for updates.
+    /// Whether schedules of every purpose open update windows, not only those for updates.
     #[arg(long, value_name = "true|false")]
     any_schedule_status: Option<bool>,
 }
 
-/// How long a run is kept.
+/// Retention of runs in days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention(Option<u32>);
 
@@ -52,15 +53,15 @@ impl SettingsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         let settings = match self {
             Self::Show => client.get(PATH).await?,
-            Self::Set(set) => client.patch(PATH, &set.change()).await?,
+            Self::Set(set) => client.patch(PATH, &set.build_patch()).await?,
         };
-        show(&settings, client, printer)
+        print_settings(&settings, client, printer)
     }
 }
 
 impl SetSettings {
-    /// What changes; what is not named stays, and null is as the server does by default.
-    fn change(&self) -> Map<String, Value> {
+    /// The fields to change. Null resets a field to the default of the server.
+    fn build_patch(&self) -> Map<String, Value> {
         let mut change = Map::new();
         if let Some(Retention(days)) = self.retention_days {
             change.insert("retentionDays".to_owned(), days.into());
@@ -72,24 +73,24 @@ impl SetSettings {
     }
 }
 
-fn show(
+fn print_settings(
     settings: &ProjectSettings,
     client: &Client,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let kept = match settings.retention_days {
-        None => "as long as the server says".to_owned(),
-        Some(0) => "for ever".to_owned(),
+    let retention = match settings.retention_days {
+        None => "server default".to_owned(),
+        Some(0) => "unlimited".to_owned(),
         Some(days) => format!("{days} days after the end"),
     };
     let opened = if settings.any_schedule_status {
-        "every schedule"
+        "all schedules"
     } else {
-        "schedules for updates"
+        "update schedules"
     };
-    let mut page = Page::default();
+    let mut page = DetailPage::default();
     page.field("project", client.project())
-        .field("runs are kept", kept)
-        .field("windows come from", opened);
-    printer.page(settings, client.project(), &page)
+        .field("run retention", retention)
+        .field("windows from", opened);
+    printer.print_page(settings, client.project(), &page)
 }

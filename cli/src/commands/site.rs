@@ -1,4 +1,4 @@
-//! `evenkeel site`: places that hold hosts.
+//! `evenkeel site`: locations of hosts.
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::region::RegionResource;
@@ -10,68 +10,68 @@ use crate::Failure;
 use crate::client::Client;
 use crate::degrees::Degrees;
 use crate::labels::{LabelChanges, NewLabels};
-use crate::pages::{self, ListOptions};
+use crate::listing::{self, ListOptions};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Page, Printer};
 
-/// Sites: places that hold hosts.
+/// Manage sites: locations of hosts.
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
-    /// List the sites.
+    /// List sites.
     List(ListOptions),
     /// Show a site.
     Get {
-        /// Its id or name.
+        /// ID or name of the site.
         site: String,
     },
-    /// Make a site.
+    /// Create a site.
     Create {
-        /// What to call it.
+        /// Name of the site.
         name: String,
-        /// The region that it lies in, by its id or name.
+        /// Region of the site (ID or name).
         #[arg(long)]
         region: Option<String>,
-        /// Degrees north, such as `52.52`; negative ones are south.
+        /// Latitude in degrees, such as `52.52`; negative values are south.
         #[arg(long, value_name = "DEGREES", value_parser = Degrees::latitude,
             allow_negative_numbers = true, requires = "longitude")]
         latitude: Option<Degrees>,
-        /// Degrees east, such as `13.405`; negative ones are west.
+        /// Longitude in degrees, such as `13.405`; negative values are west.
         #[arg(long, value_name = "DEGREES", value_parser = Degrees::longitude,
             allow_negative_numbers = true, requires = "latitude")]
         longitude: Option<Degrees>,
         #[command(flatten)]
         labels: NewLabels,
     },
-    /// Change what is given of a site; the rest stays.
+    /// Change a site. Options that are not given keep their values.
     Set(SetSite),
-    /// Delete a site that holds no hosts.
+    /// Delete a site without hosts.
     Delete {
-        /// Its id or name.
+        /// ID or name of the site.
         site: String,
     },
 }
 
-/// What changes about a site.
+/// Change a site.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true)
     .args(["name", "region", "no_region", "latitude"]).args(LabelChanges::OPTIONS))]
 pub struct SetSite {
-    /// Its id or name.
+    /// ID or name of the site.
     site: String,
-    /// What to call it from now on.
+    /// New name.
     #[arg(long)]
     name: Option<String>,
-    /// The region that it lies in, by its id or name.
+    /// New region (ID or name).
     #[arg(long)]
     region: Option<String>,
-    /// It lies in no region.
+    /// Remove the site from its region.
     #[arg(long, conflicts_with = "region")]
     no_region: bool,
-    /// Degrees north, such as `52.52`; negative ones are south.
+    /// Latitude in degrees, such as `52.52`; negative values are south.
     #[arg(long, value_name = "DEGREES", value_parser = Degrees::latitude,
         allow_negative_numbers = true, requires = "longitude")]
     latitude: Option<Degrees>,
-    /// Degrees east, such as `13.405`; negative ones are west.
+    /// Longitude in degrees, such as `13.405`; negative values are west.
     #[arg(long, value_name = "DEGREES", value_parser = Degrees::longitude,
         allow_negative_numbers = true, requires = "latitude")]
     longitude: Option<Degrees>,
@@ -83,8 +83,12 @@ impl SiteCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Site = SiteResource;
         match self {
-            Self::List(options) => pages::show::<Site>(client, &options.query(), printer).await,
-            Self::Get { site } => printer.one(&resource::find::<Site>(client, &site).await?),
+            Self::List(options) => {
+                listing::fetch_and_print::<Site>(client, &options.query(), printer).await
+            }
+            Self::Get { site } => {
+                printer.print_resource(&resource::find::<Site>(client, &site).await?)
+            }
             Self::Create {
                 name,
                 region,
@@ -92,21 +96,21 @@ impl SiteCommand {
                 longitude,
                 labels,
             } => {
-                let region = region_id(client, region.as_deref()).await?;
+                let region = resolve_region_id(client, region.as_deref()).await?;
                 let body = SiteInput {
                     name,
                     region_id: region.unwrap_or_default(),
-                    site_lat: latitude.unwrap_or_default().on_the_wire(),
-                    site_lng: longitude.unwrap_or_default().on_the_wire(),
+                    site_lat: latitude.unwrap_or_default().to_api(),
+                    site_lng: longitude.unwrap_or_default().to_api(),
                     metadata: labels.labels,
                 };
-                let made: Site = client.post(Site::PATH, &body).await?;
-                printer.one(&made)
+                let created: Site = client.post(Site::PATH, &body).await?;
+                printer.print_resource(&created)
             }
-            Self::Set(set) => printer.one(&set.run(client).await?),
+            Self::Set(set) => printer.print_resource(&set.run(client).await?),
             Self::Delete { site } => {
                 let id = resource::delete::<Site>(client, &site).await?;
-                printer.done(Site::WORD, &id, "deleted")
+                printer.print_result(Site::SINGULAR, &id, "deleted")
             }
         }
     }
@@ -115,10 +119,10 @@ impl SiteCommand {
 impl SetSite {
     async fn run(self, client: &Client) -> Result<SiteResource, Failure> {
         type Site = SiteResource;
-        let id = resource::id_of::<Site>(client, &self.site).await?;
-        let region = region_id(client, self.region.as_deref()).await?;
+        let id = resource::resolve_id::<Site>(client, &self.site).await?;
+        let region = resolve_region_id(client, self.region.as_deref()).await?;
         let region = region.or_else(|| self.no_region.then(String::new));
-        let degrees = |value: Option<Degrees>| value.map(Degrees::on_the_wire).map(Value::from);
+        let degrees = |value: Option<Degrees>| value.map(Degrees::to_api).map(Value::from);
         let changes = [
             ("name", self.name.map(Value::from)),
             ("regionId", region.map(Value::from)),
@@ -131,26 +135,29 @@ impl SetSite {
         }
         if !self.labels.is_empty() {
             let now: Site = resource::find(client, &id).await?;
-            let labels = self.labels.over(&now.metadata);
+            let labels = self.labels.apply_to(&now.metadata);
             body.insert("metadata".to_owned(), json!(labels));
         }
-        resource::change(client, &id, &self.site, &body).await
+        resource::patch(client, &id, &self.site, &body).await
     }
 }
 
-async fn region_id(client: &Client, region: Option<&str>) -> Result<Option<String>, Failure> {
-    resource::optional_id_of::<RegionResource>(client, region).await
+async fn resolve_region_id(
+    client: &Client,
+    region: Option<&str>,
+) -> Result<Option<String>, Failure> {
+    resource::resolve_optional_id::<RegionResource>(client, region).await
 }
 
 impl Resource for SiteResource {
-    const NOUN: &'static str = "site";
-    const WORD: &'static str = "site";
-    const MANY: &'static str = "sites";
-    const PREFIX: &'static str = "site";
+    const COMMAND: &'static str = "site";
+    const SINGULAR: &'static str = "site";
+    const PLURAL: &'static str = "sites";
+    const ID_PREFIX: &'static str = "site";
     const PATH: &'static str = "sites";
-    const KEYS: &'static [&'static str] = &["sites"];
-    const FREE: Option<&'static str> =
-        Some("take its hosts away first: `evenkeel host set HOST --site OTHER` or `--no-site`");
+    const LIST_KEYS: &'static [&'static str] = &["sites"];
+    const IN_USE_HINT: Option<&'static str> =
+        Some("remove its hosts first: `evenkeel host set HOST --site OTHER` or `--no-site`");
     const HEADER: &'static [&'static str] = &["ID", "NAME", "REGION", "LATITUDE", "LONGITUDE"];
 
     fn id(&self) -> &str {
@@ -162,32 +169,32 @@ impl Resource for SiteResource {
     }
 
     fn row(&self) -> Vec<Cell> {
-        let (latitude, longitude) = position(self);
+        let (latitude, longitude) = coordinates(self);
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
-            region(self).into(),
+            region_name(self).into(),
             latitude.into(),
             longitude.into(),
         ]
     }
 
-    fn page(&self) -> Page {
-        let (latitude, longitude) = position(self);
-        let mut page = Page::default();
+    fn page(&self) -> DetailPage {
+        let (latitude, longitude) = coordinates(self);
+        let mut page = DetailPage::default();
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
-            .field("region", region(self))
+            .field("region", region_name(self))
             .field("latitude", latitude)
             .field("longitude", longitude)
             .created(self.timestamps.as_ref());
-        labels(&mut page, &self.metadata, &self.inherited_metadata);
+        add_labels(&mut page, &self.metadata, &self.inherited_metadata);
         page
     }
 }
 
-/// What a site is called, else its id.
-pub fn label(site: &SiteResource) -> &str {
+/// Name of a site, else its ID.
+pub fn site_name(site: &SiteResource) -> &str {
     if site.name.is_empty() {
         &site.resource_id
     } else {
@@ -195,8 +202,8 @@ pub fn label(site: &SiteResource) -> &str {
     }
 }
 
-/// Adds labels to a page, its own before the inherited ones.
-pub fn labels(page: &mut Page, own: &[MetadataItem], inherited: &[MetadataItem]) {
+/// Adds labels to a page, own labels first.
+pub fn add_labels(page: &mut DetailPage, own: &[MetadataItem], inherited: &[MetadataItem]) {
     let row = |from: &'static str| {
         move |label: &MetadataItem| {
             vec![
@@ -208,13 +215,13 @@ pub fn labels(page: &mut Page, own: &[MetadataItem], inherited: &[MetadataItem])
     };
     let rows = own
         .iter()
-        .map(row("itself"))
-        .chain(inherited.iter().map(row("above")));
-    page.table("Labels:", &["KEY", "VALUE", "FROM"], rows.collect());
+        .map(row("own"))
+        .chain(inherited.iter().map(row("inherited")));
+    page.table("Labels:", &["KEY", "VALUE", "SOURCE"], rows.collect());
 }
 
-/// The name of the region, else its id.
-fn region(site: &SiteResource) -> String {
+/// Name of the region, else its ID.
+fn region_name(site: &SiteResource) -> String {
     if site.region.name.is_empty() {
         site.region_id.clone()
     } else {
@@ -222,11 +229,11 @@ fn region(site: &SiteResource) -> String {
     }
 }
 
-/// Where it is; zero and zero stand for a place that nobody gave.
-fn position(site: &SiteResource) -> (String, String) {
+/// Latitude and longitude. Both are 0 if the site has no coordinates.
+fn coordinates(site: &SiteResource) -> (String, String) {
     if (site.site_lat, site.site_lng) == (0, 0) {
         return (String::new(), String::new());
     }
-    let shown = |value| Degrees::from_the_wire(value).to_string();
-    (shown(site.site_lat), shown(site.site_lng))
+    let format_degrees = |value| Degrees::from_api(value).to_string();
+    (format_degrees(site.site_lat), format_degrees(site.site_lng))
 }

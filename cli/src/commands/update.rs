@@ -1,4 +1,4 @@
-//! `evenkeel update`: updates outside of the plan, or not in it.
+//! `evenkeel update`: orders to update nodes now, or to skip their open windows.
 
 mod nodes;
 
@@ -12,47 +12,47 @@ use serde::Serialize;
 use self::nodes::{Node, Selection};
 use crate::Failure;
 use crate::client::Client;
+use crate::output::{Cell, Printer, Tone};
 use crate::resource::Resource;
-use crate::time::{duration, show};
-use crate::view::{Cell, Printer, Tone};
+use crate::time::{format_time, parse_duration};
 
-/// Update nodes outside of the plan, or keep them from it.
+/// Update nodes now, or skip their open windows.
 #[derive(Debug, Subcommand)]
 pub enum UpdateCommand {
     /// Let nodes update now, outside of their windows.
     ///
-    /// It opens a window for each of them. Pauses, limits and the policy hold as ever.
+    /// The order opens a window for each node. Pauses, limits and the policy still apply.
     Now {
         #[command(flatten)]
         order: Order,
-        /// How long they may begin, a day at most.
-        #[arg(long = "for", value_parser = order_length, default_value = "1h", value_name = "SPAN")]
+        /// How long the nodes may start the update, at most 24h.
+        #[arg(long = "for", value_parser = parse_order_length, default_value = "1h", value_name = "DURATION")]
         length: Duration,
     },
-    /// Let nodes not update in the windows that are open now, and give up what has changed nothing yet.
+    /// Skip the open windows of nodes, and cancel runs that have changed nothing yet.
     ///
-    /// Windows that open later count again.
+    /// Later windows are not affected.
     Cancel {
         #[command(flatten)]
         order: Order,
     },
 }
 
-/// Of which nodes, and why.
+/// Options of an order.
 #[derive(Debug, Args)]
 pub struct Order {
     #[command(flatten)]
     selection: Selection,
-    /// Why, for people. It is kept and shown.
+    /// Reason, stored with the order.
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }
 
-fn order_length(text: &str) -> Result<Duration, String> {
-    let length = duration(text)?;
+fn parse_order_length(text: &str) -> Result<Duration, String> {
+    let length = parse_duration(text)?;
     let most = Duration::from_secs(OrderInput::MAX_SECONDS.into());
     if length < Duration::from_secs(1) || length > most {
-        return Err("give a span between `1s` and `24h`".to_owned());
+        return Err("give a duration between `1s` and `24h`".to_owned());
     }
     Ok(length)
 }
@@ -67,93 +67,100 @@ impl UpdateCommand {
             Self::Cancel { order } => (OrderKind::Cancel, order, OrderInput::default_seconds()),
         };
         let question = match kind {
-            OrderKind::Now => "let {} update now",
-            OrderKind::Cancel => "keep {} from updating in the windows that are open",
+            OrderKind::Now => "update {} now",
+            OrderKind::Cancel => "skip the open windows of {}",
         };
-        let nodes = order.selection.concerned(client, printer, question).await?;
+        let nodes = order.selection.resolve(client, printer, question).await?;
         let body = OrderInput {
             kind,
             seconds,
             reason: order.reason,
         };
-        give(&body, nodes, client, printer).await
+        send_orders(&body, nodes, client, printer).await
     }
 }
 
-/// How an order was taken.
+/// Result of an order for one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Taken {
+struct OrderResult {
     instance_id: String,
     node: String,
-    /// The order as it is kept; null if it was not taken.
+    /// The stored order; null if the server rejected it.
     order: Option<OrderResource>,
-    /// Why it was not taken; null if it was.
+    /// Why the server rejected the order; null if it did not.
     error: Option<String>,
 }
 
-/// Gives an order to each of the nodes, one after the other, and says how each took it.
-async fn give(
+/// Sends the order for each node, one after the other, and prints the results.
+async fn send_orders(
     body: &OrderInput,
     nodes: Vec<Node>,
     client: &Client,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let mut taken = Vec::new();
+    let mut results = Vec::new();
     let mut end = Ok(());
     for node in nodes {
         let path = format!("{}/order", InstanceResource::address(&node.instance));
         let answer = client.replace::<OrderResource>(&path, body).await;
         let (order, error) = match answer {
             Ok(order) => (Some(order), None),
-            Err(failure) if failure.is_about_the_thing() => (None, Some(failure.to_string())),
-            // The others would fare no better.
+            Err(failure) if failure.is_specific_to_resource() => (None, Some(failure.to_string())),
+            // The same error is to be expected for the other nodes.
             Err(failure) => {
                 end = Err(failure);
                 break;
             }
         };
-        taken.push(Taken {
+        results.push(OrderResult {
             instance_id: node.instance,
             node: node.label,
             order,
             error,
         });
     }
-    if end.is_ok() || !taken.is_empty() {
-        show_taken(&taken, printer)?;
+    if end.is_ok() || !results.is_empty() {
+        print_results(&results, printer)?;
     }
     end?;
-    let failed = taken.iter().filter(|taken| taken.order.is_none()).count();
+    let failed = results
+        .iter()
+        .filter(|order_result| order_result.order.is_none())
+        .count();
     if failed == 0 {
         return Ok(());
     }
-    Err(Failure::Partly {
+    Err(Failure::OrdersFailed {
         failed,
-        all: taken.len(),
+        all: results.len(),
     })
 }
 
-fn show_taken(taken: &[Taken], printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let rows = taken.iter().map(|taken| {
-        let result = match (&taken.order, &taken.error) {
+fn print_results(results: &[OrderResult], printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let rows = results.iter().map(|order_result| {
+        let result = match (&order_result.order, &order_result.error) {
             (Some(order), _) if order.kind == "now" => {
-                let text = format!("may update until {}", show(order.until));
+                let text = format!("may update until {}", format_time(order.until));
                 Cell::toned(text, Tone::Good)
             }
-            (Some(_), _) => Cell::toned("not in the windows that are open", Tone::Good),
+            (Some(_), _) => Cell::toned("skips the open windows", Tone::Good),
             (None, error) => Cell::toned(error.clone().unwrap_or_default(), Tone::Bad),
         };
         vec![
-            Cell::from(taken.node.clone()),
-            taken.instance_id.clone().into(),
+            Cell::from(order_result.node.clone()),
+            order_result.instance_id.clone().into(),
             result,
         ]
     });
-    let ids = taken.iter().filter(|taken| taken.order.is_some());
-    let ids: Vec<_> = ids.map(|taken| taken.instance_id.as_str()).collect();
-    printer.rows(
-        &taken,
+    let ids = results
+        .iter()
+        .filter(|order_result| order_result.order.is_some());
+    let ids: Vec<_> = ids
+        .map(|order_result| order_result.instance_id.as_str())
+        .collect();
+    printer.print_rows(
+        &results,
         &ids,
         &["NODE", "INSTANCE", "RESULT"],
         rows.collect(),

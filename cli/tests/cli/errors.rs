@@ -1,37 +1,37 @@
-//! What a person is told when something does not work.
+//! Error messages and hints.
 
 use clap::Parser;
 use evenkeel_cli::args::Cli;
 use evenkeel_kit::Secret;
 use serde_json::json;
 
-use crate::{Desk, told};
+use crate::{TestCli, render_failure};
 
 #[tokio::test]
-async fn a_token_that_is_not_taken_asks_for_a_login() {
-    let mut desk = Desk::new().await;
-    desk.token = Some(Secret::new("old"));
-    insta::assert_snapshot!(desk.fail("evenkeel host list").await, @r"
+async fn a_rejected_token_suggests_a_login() {
+    let mut cli = TestCli::new().await;
+    cli.token = Some(Secret::new("old"));
+    insta::assert_snapshot!(cli.fail("evenkeel host list").await, @r"
     the token has expired
-    hint: log in again: `evenkeel login --username NAME`, or with a token: `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` makes one
+    hint: log in again with `evenkeel login --username NAME` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token
     ");
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
-    let desk = Desk::new().await;
+async fn an_unreachable_server_is_named() {
+    let cli = TestCli::new().await;
     let line = "evenkeel host list --server http://127.0.0.1:1 --retry-for 0s";
-    let failure = desk.bare(line, "").await.expect_err("nobody listens there");
-    insta::assert_snapshot!(told(&failure), @r"
+    let failure = cli.bare(line, "").await.expect_err("connection refused");
+    insta::assert_snapshot!(render_failure(&failure), @r"
     cannot reach the server at http://127.0.0.1:1
-    hint: is the server running, and is the address right? `evenkeel context show` prints it, `--server URL` overrides it
+    hint: check that the server is running and that the address is right: `evenkeel context show` prints it, `--server URL` overrides it
     ");
 }
 
 #[tokio::test]
-async fn reading_is_tried_again_while_the_server_starts() {
-    let desk = Desk::new().await;
-    desk.double
+async fn reads_are_retried_while_the_server_starts() {
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer_with(
             "GET compute/hosts",
             503,
@@ -41,35 +41,35 @@ async fn reading_is_tried_again_while_the_server_starts() {
             "GET compute/hosts",
             json!({"hosts": [], "totalElements": 0, "hasNext": false}),
         );
-    let line = format!("evenkeel host list --server {} --retry-for 5s", desk.server);
-    let (text, _) = desk.bare(&line, "").await.expect("the second time");
+    let line = format!("evenkeel host list --server {} --retry-for 5s", cli.server);
+    let (text, _) = cli.bare(&line, "").await.expect("the second time");
     assert_eq!(text, "no hosts\n");
 }
 
 #[tokio::test]
-async fn making_is_never_tried_again() {
-    let desk = Desk::new().await;
-    desk.double.answer_with(
+async fn create_requests_are_never_retried() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer_with(
         "POST join-tokens",
         503,
         json!({"code": "Unavailable", "message": "starting"}),
     );
     let line = format!(
         "evenkeel join-token create --server {} --retry-for 5s",
-        desk.server
+        cli.server
     );
-    let failure = desk
+    let failure = cli
         .bare(&line, "")
         .await
         .expect_err("it is not tried again");
     assert_eq!(failure.to_string(), "starting");
-    assert_eq!(desk.double.asked().lines().count(), 1);
+    assert_eq!(cli.fake_server.requests().lines().count(), 1);
 }
 
 #[tokio::test]
-async fn the_servers_words_and_its_field_are_passed_on() {
-    let desk = Desk::new().await;
-    desk.double
+async fn the_message_and_the_field_of_the_server_are_printed() {
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer_with(
             "DELETE os-update-policies/osupdatepolicy-00000001",
             400,
@@ -89,42 +89,39 @@ async fn the_servers_words_and_its_field_are_passed_on() {
             403,
             json!({"message": "Forbidden"}),
         );
-    let in_use = desk
+    let in_use = cli
         .fail("evenkeel policy delete osupdatepolicy-00000001")
         .await;
     assert_eq!(
         in_use,
         "the policy is assigned to inst-00000001\n\
-         hint: take its assignments away first: `evenkeel assignment list` shows them, \
-         `evenkeel assignment clear TARGET` takes one away"
+         hint: remove its assignments first: `evenkeel assignment list` lists them, \
+         `evenkeel assignment clear TARGET` removes one"
     );
-    let bad = desk.fail("evenkeel host register --uuid x").await;
-    assert_eq!(bad, "uuid: not a UUID\nhint: look at `uuid`");
-    let foreign = desk.fail("evenkeel policy list").await;
+    let bad = cli.fail("evenkeel host register --uuid x").await;
+    assert_eq!(bad, "uuid: not a UUID\nhint: check `uuid`");
+    let foreign = cli.fail("evenkeel policy list").await;
     assert!(
-        foreign.contains("`evenkeel project list` shows your projects"),
+        foreign.contains("`evenkeel project list` lists your projects"),
         "{foreign}"
     );
 }
 
 #[tokio::test]
-async fn what_is_no_evenkeel_server_is_told_so() {
-    let desk = Desk::new().await;
-    desk.double.answer("GET compute/hosts", json!("hello"));
-    let told = desk.fail("evenkeel host list").await;
-    assert!(told.contains("is it an Evenkeel server?"), "{told}");
-    let address = desk
+async fn a_server_that_is_not_evenkeel_is_reported() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer("GET compute/hosts", json!("hello"));
+    let message = cli.fail("evenkeel host list").await;
+    assert!(message.contains("Is it an Evenkeel server?"), "{message}");
+    let address = cli
         .bare("evenkeel host list --server ftp://x", "")
         .await
         .expect_err("no address");
-    assert_eq!(
-        address.to_string(),
-        "`ftp://x` is not the address of a server"
-    );
+    assert_eq!(address.to_string(), "`ftp://x` is not a server address");
 }
 
-/// Lines that make no sense.
-const SENSELESS: &[&str] = &[
+/// Invalid command lines.
+const INVALID_LINES: &[&str] = &[
     "evenkeel",
     "evenkeel host get",
     "evenkeel host register new",
@@ -210,8 +207,8 @@ const SENSELESS: &[&str] = &[
 ];
 
 #[test]
-fn lines_that_make_no_sense_are_refused_before_anything_is_asked() {
-    for line in SENSELESS {
+fn invalid_lines_are_rejected_before_any_request() {
+    for line in INVALID_LINES {
         assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
     }
 }
@@ -227,12 +224,9 @@ fn a_file_needs_no_further_option() {
 }
 
 #[test]
-fn the_help_of_a_pause_says_what_ends_it_and_what_it_does_not_touch() {
+fn the_help_of_pause_names_the_commands_that_resume() {
     for (line, expected) in [
-        (
-            "evenkeel pause --help",
-            "`evenkeel resume` takes the pause back",
-        ),
+        ("evenkeel pause --help", "`evenkeel resume` ends the pause"),
         ("evenkeel resume --help", "`evenkeel assignment resume`"),
         (
             "evenkeel assignment set --help",
@@ -245,7 +239,7 @@ fn the_help_of_a_pause_says_what_ends_it_and_what_it_does_not_touch() {
 }
 
 #[test]
-fn the_command_line_contradicts_itself_nowhere() {
+fn the_clap_definition_is_consistent() {
     use clap::CommandFactory;
     Cli::command().debug_assert();
 }

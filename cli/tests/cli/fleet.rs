@@ -1,8 +1,8 @@
-//! Assignments, pauses, settings: what holds for many nodes.
+//! Assignments, pauses, project settings and policies.
 
 use serde_json::{Value, json};
 
-use crate::Desk;
+use crate::TestCli;
 
 fn policies() -> Value {
     json!({
@@ -23,8 +23,8 @@ fn assignment(target: &str, failures: u32) -> Value {
 }
 
 #[tokio::test]
-async fn assignments_are_listed_with_how_far_they_are_used_up() {
-    let desk = Desk::new().await;
+async fn assignments_are_listed_with_their_usage() {
+    let cli = TestCli::new().await;
     let mut free = assignment("project", 0);
     free["maxConcurrent"] = Value::Null;
     free["stopAfterFailures"] = Value::Null;
@@ -32,25 +32,25 @@ async fn assignments_are_listed_with_how_far_they_are_used_up() {
     let all = json!({
         "assignments": [assignment("site-00000001", 2), free], "totalElements": 2, "hasNext": false,
     });
-    desk.double
+    cli.fake_server
         .answer("GET assignments", all)
         .answer("GET os-update-policies", policies())
         .answer("GET sites", sites());
-    insta::assert_snapshot!(desk.run("evenkeel assignment list").await, @r"
+    insta::assert_snapshot!(cli.run("evenkeel assignment list").await, @r"
     TARGET                 POLICY                              UPDATING  FAILURES         SINCE
     Mitte (site-00000001)  security (osupdatepolicy-00000001)  3 of 10   2 of 2: stopped  2026-03-01T10:00:00Z
     project                security (osupdatepolicy-00000001)  0         0                2026-03-01T10:00:00Z
     ");
     assert_eq!(
-        desk.run("evenkeel assignment list -q").await,
+        cli.run("evenkeel assignment list -q").await,
         "site-00000001\nproject\n"
     );
 }
 
 #[tokio::test]
 async fn a_policy_is_assigned_to_a_target_of_any_kind() {
-    let desk = Desk::new().await;
-    desk.double
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer("GET os-update-policies", policies())
         .answer("GET sites", sites())
         .answer(
@@ -61,7 +61,7 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
         .answer("DELETE assignments/project", json!({}));
     let line =
         "evenkeel assignment set site:Mitte security --max-concurrent 10 --stop-after-failures 2";
-    insta::assert_snapshot!(desk.run(line).await, @r"
+    insta::assert_snapshot!(cli.run(line).await, @r"
     target    Mitte (site-00000001)
     policy    security (osupdatepolicy-00000001)
     updating  3 of 10
@@ -74,15 +74,15 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
         "--stop-after-failures none",
         "security --no-limits",
     ] {
-        desk.run(&format!("evenkeel assignment set project {rest} -q"))
+        cli.run(&format!("evenkeel assignment set project {rest} -q"))
             .await;
     }
     assert_eq!(
-        desk.run("evenkeel assignment clear project").await,
+        cli.run("evenkeel assignment clear project").await,
         "assignment project cleared\n"
     );
-    let asked = desk.double.asked();
-    let written: Vec<_> = asked
+    let requests = cli.fake_server.requests();
+    let written: Vec<_> = requests
         .lines()
         .filter(|line| !line.starts_with("GET"))
         .collect();
@@ -98,61 +98,59 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
 
 #[tokio::test]
 async fn an_assignment_that_stopped_is_resumed() {
-    let desk = Desk::new().await;
+    let cli = TestCli::new().await;
     let mut resumed = assignment("site-00000001", 0);
-    resumed["resumption"] =
-        json!({"at": "2026-03-01T11:00:00Z", "by": "alice", "reason": "mended"});
-    desk.double
+    resumed["resumption"] = json!({"at": "2026-03-01T11:00:00Z", "by": "alice", "reason": "fixed"});
+    cli.fake_server
         .answer("GET os-update-policies", policies())
         .answer("GET sites", sites())
         .answer("PUT assignments/site-00000001/resume", resumed);
-    let line = "evenkeel assignment resume site:Mitte --reason mended";
-    insta::assert_snapshot!(desk.run(line).await, @r"
+    let line = "evenkeel assignment resume site:Mitte --reason fixed";
+    insta::assert_snapshot!(cli.run(line).await, @r"
     target    Mitte (site-00000001)
     policy    security (osupdatepolicy-00000001)
     updating  3 of 10
     failures  0 of 2
     since     2026-03-01T10:00:00Z
-    resumed   by alice at 2026-03-01T11:00:00Z: mended
+    resumed   by alice at 2026-03-01T11:00:00Z: fixed
     ");
-    desk.run("evenkeel assignment resume site-00000001 -q")
-        .await;
-    let told = desk.fail("evenkeel assignment resume project").await;
+    cli.run("evenkeel assignment resume site-00000001 -q").await;
+    let message = cli.fail("evenkeel assignment resume project").await;
     assert!(
-        told.starts_with("no policy is assigned to project itself\n"),
-        "{told}"
+        message.starts_with("no policy is assigned directly to project\n"),
+        "{message}"
     );
-    let asked = desk.double.asked();
-    let written: Vec<_> = asked
+    let requests = cli.fake_server.requests();
+    let written: Vec<_> = requests
         .lines()
         .filter(|line| line.starts_with("PUT"))
         .collect();
     insta::assert_snapshot!(written.join("\n"), @r#"
-    PUT assignments/site-00000001/resume {"reason":"mended"}
+    PUT assignments/site-00000001/resume {"reason":"fixed"}
     PUT assignments/site-00000001/resume {"reason":""}
     PUT assignments/project/resume {"reason":""}
     "#);
 }
 
 #[tokio::test]
-async fn a_target_without_a_kind_is_asked_for_it() {
-    let desk = Desk::new().await;
-    insta::assert_snapshot!(desk.fail("evenkeel assignment set Mitte security").await, @r"
-    `Mitte` does not say what kind of target it is
-    hint: give an id, or the kind with the name: `instance:Mitte`, `host:Mitte`, `site:Mitte` or `region:Mitte`; `project` is the whole project
+async fn a_target_without_a_kind_is_rejected() {
+    let cli = TestCli::new().await;
+    insta::assert_snapshot!(cli.fail("evenkeel assignment set Mitte security").await, @r"
+    `Mitte` is not an ID and does not name a kind of target
+    hint: give an ID, or a kind and a name: `instance:Mitte`, `host:Mitte`, `site:Mitte` or `region:Mitte`; `project` is the whole project
     ");
-    let told = desk.fail("evenkeel assignment clear site-00000001").await;
+    let message = cli.fail("evenkeel assignment clear site-00000001").await;
     assert!(
-        told.starts_with("no policy is assigned to site-00000001 itself\n"),
-        "{told}"
+        message.starts_with("no policy is assigned directly to site-00000001\n"),
+        "{message}"
     );
 }
 
 #[tokio::test]
 async fn everything_is_paused_and_resumed() {
-    let desk = Desk::new().await;
+    let cli = TestCli::new().await;
     let pause = |scope: &str| json!({"scope": scope, "reason": "storm", "by": "alice", "since": "2026-03-01T11:00:00Z"});
-    desk.double
+    cli.fake_server
         .answer("GET sites", sites())
         .answer("GET os-update-policies", policies())
         .answer("PUT pauses/project", pause("project"))
@@ -163,30 +161,30 @@ async fn everything_is_paused_and_resumed() {
             "GET pauses",
             json!({"pauses": [pause("project"), pause("site-00000001")], "totalElements": 2, "hasNext": false}),
         );
-    insta::assert_snapshot!(desk.run("evenkeel pause --reason storm").await, @r"
+    insta::assert_snapshot!(cli.run("evenkeel pause --reason storm").await, @r"
     paused  the project
     reason  storm
     by      alice
     since   2026-03-01T11:00:00Z
     ");
-    desk.run("evenkeel pause --site Mitte --reason storm").await;
-    desk.run("evenkeel pause --policy security --reason storm")
+    cli.run("evenkeel pause --site Mitte --reason storm").await;
+    cli.run("evenkeel pause --policy security --reason storm")
         .await;
-    insta::assert_snapshot!(desk.run("evenkeel pause list").await, @r"
+    insta::assert_snapshot!(cli.run("evenkeel pause list").await, @r"
     PAUSED                 REASON  BY     SINCE
     project                storm   alice  2026-03-01T11:00:00Z
     Mitte (site-00000001)  storm   alice  2026-03-01T11:00:00Z
     ");
     assert_eq!(
-        desk.run("evenkeel resume").await,
-        "pause of project taken back\n"
+        cli.run("evenkeel resume").await,
+        "pause of project removed\n"
     );
-    insta::assert_snapshot!(desk.fail("evenkeel resume --site Mitte").await, @r"
+    insta::assert_snapshot!(cli.fail("evenkeel resume --site Mitte").await, @r"
     there is no pause of site-00000001
-    hint: `evenkeel pause list` shows the pauses; what stopped after failures goes on with `evenkeel assignment resume`
+    hint: `evenkeel pause list` lists the pauses; resume an assignment that stopped after failures with `evenkeel assignment resume`
     ");
-    let asked = desk.double.asked();
-    let written: Vec<_> = asked
+    let requests = cli.fake_server.requests();
+    let written: Vec<_> = requests
         .lines()
         .filter(|line| !line.starts_with("GET"))
         .collect();
@@ -200,49 +198,52 @@ async fn everything_is_paused_and_resumed() {
 }
 
 #[tokio::test]
-async fn pauses_are_listed_wherever_the_global_options_stand() {
-    let desk = Desk::new().await;
+async fn pauses_are_listed_with_global_options_in_any_position() {
+    let cli = TestCli::new().await;
     let none = json!({"pauses": [], "totalElements": 0, "hasNext": false});
-    desk.double.answer("GET pauses", none);
+    cli.fake_server.answer("GET pauses", none);
     for line in [
         "evenkeel pause list --project default",
         "evenkeel pause --project default list",
         "evenkeel --project default pause list",
         "evenkeel pause -p default --output table list",
     ] {
-        assert_eq!(desk.run(line).await, "no pauses\n", "{line}");
+        assert_eq!(cli.run(line).await, "no pauses\n", "{line}");
     }
     for line in [
         "evenkeel pause --reason storm list",
         "evenkeel pause --site s list",
         "evenkeel pause --policy p list",
     ] {
-        let told = desk.fail(line).await;
-        assert!(told.starts_with("a list of pauses takes neither"), "{told}");
+        let message = cli.fail(line).await;
+        assert!(
+            message.starts_with("`pause list` accepts neither"),
+            "{message}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_setting_is_changed_and_the_others_stay() {
-    let desk = Desk::new().await;
+    let cli = TestCli::new().await;
     let settings =
         |days: Value, any: bool| json!({"retentionDays": days, "anyScheduleStatus": any});
-    desk.double
+    cli.fake_server
         .answer("GET settings", settings(Value::Null, true))
         .answer("PATCH settings", settings(json!(90), true));
-    insta::assert_snapshot!(desk.run("evenkeel project settings show").await, @r"
-    project            default
-    runs are kept      as long as the server says
-    windows come from  every schedule
+    insta::assert_snapshot!(cli.run("evenkeel project settings show").await, @r"
+    project        default
+    run retention  server default
+    windows from   all schedules
     ");
-    insta::assert_snapshot!(desk.run("evenkeel project settings set --retention-days 90").await, @r"
-    project            default
-    runs are kept      90 days after the end
-    windows come from  every schedule
+    insta::assert_snapshot!(cli.run("evenkeel project settings set --retention-days 90").await, @r"
+    project        default
+    run retention  90 days after the end
+    windows from   all schedules
     ");
-    desk.run("evenkeel project settings set --retention-days default --any-schedule-status false")
+    cli.run("evenkeel project settings set --retention-days default --any-schedule-status false")
         .await;
-    insta::assert_snapshot!(desk.double.asked(), @r#"
+    insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET settings
     PATCH settings {"retentionDays":90}
     PATCH settings {"anyScheduleStatus":false,"retentionDays":null}
@@ -250,28 +251,28 @@ async fn a_setting_is_changed_and_the_others_stay() {
 }
 
 #[tokio::test]
-async fn a_policy_may_go_back_and_may_hold_offline() {
-    let desk = Desk::new().await;
-    let made = json!({
+async fn a_policy_may_allow_downgrades_and_offline_days() {
+    let cli = TestCli::new().await;
+    let policy = json!({
         "resourceId": "osupdatepolicy-00000001", "name": "back", "updatePolicy": "UPDATE_POLICY_LATEST",
         "allowDowngrade": true, "offlineDays": 1,
     });
-    desk.double.answer("POST os-update-policies", made);
+    cli.fake_server.answer("POST os-update-policies", policy);
     let line = "evenkeel policy create back --latest --allow-downgrade --offline-days 1";
-    insta::assert_snapshot!(desk.run(line).await, @r"
+    insta::assert_snapshot!(cli.run(line).await, @r"
     id          osupdatepolicy-00000001
     name        back
-    wish        whatever is newest
+    desired     latest
     downgrades  allowed
-    offline     for a day
+    offline     for 1 day
     created     -
     ");
-    let path = desk.home.path().join("policy.yaml");
+    let path = cli.home.path().join("policy.yaml");
     let text = "spec: {name: back, updatePolicy: UPDATE_POLICY_LATEST, allowDowngrade: true, offlineDays: 0}";
     std::fs::write(&path, text).expect("written");
-    desk.run(&format!("evenkeel policy create -f {}", path.display()))
+    cli.run(&format!("evenkeel policy create -f {}", path.display()))
         .await;
-    insta::assert_snapshot!(desk.double.asked(), @r#"
+    insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"back","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":true,"offlineDays":1}
     POST os-update-policies {"name":"back","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":true,"offlineDays":0}
     "#);
@@ -279,22 +280,22 @@ async fn a_policy_may_go_back_and_may_hold_offline() {
 
 #[tokio::test]
 async fn a_policy_may_have_rules_for_packages() {
-    let desk = Desk::new().await;
-    let made = json!({
+    let cli = TestCli::new().await;
+    let policy = json!({
         "resourceId": "osupdatepolicy-00000001", "name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST",
         "packageRules": {
             "suites": ["bookworm-security"], "exclude": ["linux-*", "jq"], "minAgeDays": 7, "allowRemovals": true,
             "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 2_097_152,
         },
     });
-    desk.double.answer("POST os-update-policies", made);
+    cli.fake_server.answer("POST os-update-policies", policy);
     let line = "evenkeel policy create careful --latest --suite bookworm-security --exclude linux-* --exclude jq \
                 --min-age-days 7 --allow-removals --reboot never --restart-services --download-rate 2M";
-    let words: Vec<_> = line.split_whitespace().collect();
-    insta::assert_snapshot!(desk.run(&words.join(" ")).await, @r"
+    let args: Vec<_> = line.split_whitespace().collect();
+    insta::assert_snapshot!(cli.run(&args.join(" ")).await, @r"
     id          osupdatepolicy-00000001
     name        careful
-    wish        whatever is newest
+    desired     latest
     downgrades  not allowed
     offline     never
     created     -
@@ -303,19 +304,19 @@ async fn a_policy_may_have_rules_for_packages() {
     RULE
     only from bookworm-security
     without linux-*, jq
-    only versions that are known for 7 days
+    only versions known for at least 7 days
     packages may be removed
     no reboot
-    services that run what was replaced are restarted
-    at most 2097152 bytes a second
+    restart services that use replaced files
+    download at 2097152 bytes per second at most
     ");
-    let path = desk.home.path().join("policy.yaml");
+    let path = cli.home.path().join("policy.yaml");
     let text =
         "spec: {name: careful, updatePolicy: UPDATE_POLICY_LATEST, packageRules: {exclude: [jq]}}";
     std::fs::write(&path, text).expect("written");
-    desk.run(&format!("evenkeel policy create -f {}", path.display()))
+    cli.run(&format!("evenkeel policy create -f {}", path.display()))
         .await;
-    insta::assert_snapshot!(desk.double.asked(), @r#"
+    insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152}}
     POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"exclude":["jq"]}}
     "#);

@@ -1,17 +1,17 @@
-//! Images: who vouches for one, how it may be fetched, and what a node told of it.
+//! Images: signatures, rules, and the slots and failed images of nodes.
 
 use serde_json::{Value, json};
 
-use crate::Desk;
+use crate::TestCli;
 
-/// A signature of an image, by a key of these digits.
+/// A signature with a key ID of these digits.
 fn signature(digits: &str) -> String {
     format!("{}:c2ln", digits.repeat(32))
 }
 
 #[tokio::test]
-async fn signatures_of_an_image_are_given_changed_and_taken_away() {
-    let desk = Desk::new().await;
+async fn image_signatures_are_added_changed_and_removed() {
+    let cli = TestCli::new().await;
     let (first, second) = (signature("ab"), signature("cd"));
     let os = |signatures: &[&String]| {
         json!({
@@ -19,7 +19,7 @@ async fn signatures_of_an_image_are_given_changed_and_taken_away() {
             "profileName": "edge", "imageId": "1.1", "sha256": "0".repeat(64), "imageSignatures": signatures,
         })
     };
-    desk.double
+    cli.fake_server
         .answer("POST compute/os", os(&[&first, &second]))
         .answer("PATCH compute/os/os-00000001", os(&[&second]))
         .answer("PATCH compute/os/os-00000001", os(&[]));
@@ -28,7 +28,7 @@ async fn signatures_of_an_image_are_given_changed_and_taken_away() {
         "evenkeel os create edge-1.1 --type immutable --profile edge --image-version 1.1 --sha256 {digest} \
          --image-signature {first} --image-signature {second}"
     );
-    insta::assert_snapshot!(desk.run(&line).await, @r"
+    insta::assert_snapshot!(cli.run(&line).await, @r"
     id             os-00000001
     name           edge 1.1
     type           immutable
@@ -37,19 +37,19 @@ async fn signatures_of_an_image_are_given_changed_and_taken_away() {
     image version  1.1
     created        -
 
-    The image is signed by:
+    Image signatures:
     KEY
     abababababababababababababababababababababababababababababababab
     cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd
     ");
     let set = "evenkeel os set os-00000001";
     let other = format!("{set} --architecture aarch64 --image-signature {second}");
-    let told = desk.run(&other).await;
-    assert!(!told.contains("abab"), "{told}");
-    let told = desk.run(&format!("{set} --no-image-signatures")).await;
-    assert!(!told.contains("signed"), "{told}");
-    let asked = desk.double.asked();
-    let bodies: Vec<Value> = asked
+    let output = cli.run(&other).await;
+    assert!(!output.contains("abab"), "{output}");
+    let output = cli.run(&format!("{set} --no-image-signatures")).await;
+    assert!(!output.contains("signatures"), "{output}");
+    let requests = cli.fake_server.requests();
+    let bodies: Vec<Value> = requests
         .lines()
         .filter_map(|line| serde_json::from_str(line.splitn(3, ' ').last()?).ok())
         .collect();
@@ -65,77 +65,77 @@ async fn signatures_of_an_image_are_given_changed_and_taken_away() {
 
 #[tokio::test]
 async fn a_profile_may_have_signatures_of_its_image() {
-    let desk = Desk::new().await;
-    let path = desk.home.path().join("profile.yaml");
+    let cli = TestCli::new().await;
+    let path = cli.home.path().join("profile.yaml");
     let text = format!(
         "spec:\n  name: edge\n  type: OS_TYPE_IMMUTABLE\n  osImageSignatures: [\"{}\"]\n",
         signature("ab")
     );
     std::fs::write(&path, text).expect("written");
-    desk.double
+    cli.fake_server
         .answer("POST compute/os", json!({"resourceId": "os-00000001"}));
-    desk.run(&format!("evenkeel os create -f {}", path.display()))
+    cli.run(&format!("evenkeel os create -f {}", path.display()))
         .await;
-    let asked = desk.double.asked();
-    let wanted = format!(r#""imageSignatures":["{}"]"#, signature("ab"));
-    assert!(asked.contains(&wanted), "{asked}");
+    let requests = cli.fake_server.requests();
+    let expected = format!(r#""imageSignatures":["{}"]"#, signature("ab"));
+    assert!(requests.contains(&expected), "{requests}");
 }
 
 #[tokio::test]
 async fn a_policy_may_have_rules_for_images() {
-    let desk = Desk::new().await;
-    let made = json!({
+    let cli = TestCli::new().await;
+    let policy = json!({
         "resourceId": "osupdatepolicy-00000001", "name": "slow", "updatePolicy": "UPDATE_POLICY_LATEST",
         "imageRules": {"downloadBytesPerSecond": 524_288, "maxBytes": 4_294_967_296_u64, "attempts": 3},
     });
-    desk.double.answer("POST os-update-policies", made);
+    cli.fake_server.answer("POST os-update-policies", policy);
     let line = "evenkeel policy create slow --latest --image-download-rate 512K --image-max-size 4G --image-attempts 3";
-    insta::assert_snapshot!(desk.run(line).await, @r"
+    insta::assert_snapshot!(cli.run(line).await, @r"
     id          osupdatepolicy-00000001
     name        slow
-    wish        whatever is newest
+    desired     latest
     downgrades  not allowed
     offline     never
     created     -
 
     Rules:
     RULE
-    an image at most 524288 bytes a second
-    no image of more than 4294967296 bytes
-    at most 3 attempts in a row to fetch an image
+    download images at 524288 bytes per second at most
+    no images larger than 4294967296 bytes
+    at most 3 consecutive failed image downloads
     ");
-    let path = desk.home.path().join("policy.yaml");
+    let path = cli.home.path().join("policy.yaml");
     let text = "spec: {name: slow, updatePolicy: UPDATE_POLICY_LATEST, imageRules: {attempts: 1}}";
     std::fs::write(&path, text).expect("written");
-    desk.run(&format!("evenkeel policy create -f {}", path.display()))
+    cli.run(&format!("evenkeel policy create -f {}", path.display()))
         .await;
-    insta::assert_snapshot!(desk.double.asked(), @r#"
+    insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST os-update-policies {"name":"slow","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"imageRules":{"downloadBytesPerSecond":524288,"maxBytes":4294967296,"attempts":3}}
     POST os-update-policies {"name":"slow","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"imageRules":{"attempts":1}}
     "#);
 }
 
 #[tokio::test]
-async fn a_run_names_the_image_before_and_the_one_that_runs() {
-    let image = |before: &str, booted: &str| json!({"profileName": "edge", "before": before, "wanted": "1.1", "booted": booted});
-    for (image, wanted) in [
+async fn a_run_names_the_previous_and_the_running_image() {
+    let image = |before: &str, booted: &str| json!({"profileName": "edge", "before": before, "desired": "1.1", "booted": booted});
+    for (image, expected) in [
         (image("1.0", "1.0"), "image     edge 1.0 to 1.1, runs 1.0\n"),
         (image("1.0", ""), "image     edge 1.0 to 1.1\n"),
         (image("", "1.1"), "image     edge 1.1, runs 1.1\n"),
     ] {
-        let desk = Desk::new().await;
+        let cli = TestCli::new().await;
         let run =
             json!({"resourceId": "osupdaterun-00000001", "state": "reverted", "image": image});
-        desk.double
+        cli.fake_server
             .answer("GET os-update-runs/osupdaterun-00000001", run);
-        let told = desk.run("evenkeel run get osupdaterun-00000001").await;
-        assert!(told.contains(wanted), "{wanted:?} in {told}");
+        let output = cli.run("evenkeel run get osupdaterun-00000001").await;
+        assert!(output.contains(expected), "{expected:?} in {output}");
     }
 }
 
 #[tokio::test]
-async fn a_node_with_slots_shows_them_and_what_failed_in_them() {
-    let desk = Desk::new().await;
+async fn an_instance_with_slots_shows_them_and_failed_images() {
+    let cli = TestCli::new().await;
     let instance = json!({
         "resourceId": "inst-00000001", "host": {"resourceId": "host-00000001", "name": "edge-01"},
         "slots": [
@@ -150,17 +150,17 @@ async fn a_node_with_slots_shows_them_and_what_failed_in_them() {
         "policy": {"resourceId": "osupdatepolicy-00000001", "name": "slow", "level": "project", "assignedTo": "project",
                    "target": {"kind": "image", "osId": "os-00000002", "imageRules": {"attempts": 1}}},
     });
-    desk.double
+    cli.fake_server
         .answer("GET compute/instances/inst-00000001", instance)
         .answer("GET compute/instances/inst-00000001/decision", decision);
     let tables = "Slots:\nSLOT    STATE  IMAGE VERSION\nroot-a  good   1.0\nroot-b  empty  -\n\n\
-                  Images that failed here:\nIMAGE VERSION  SHA256        BECAUSE\n\
+                  Failed images:\nIMAGE VERSION  SHA256        REASON\n\
                   1.1            abababababab  the kernel panicked\n";
     for line in ["evenkeel instance get", "evenkeel explain"] {
-        let told = desk.run(&format!("{line} inst-00000001")).await;
-        assert!(told.contains(tables), "{line}: {told}");
+        let output = cli.run(&format!("{line} inst-00000001")).await;
+        assert!(output.contains(tables), "{line}: {output}");
     }
-    let told = desk.run("evenkeel explain inst-00000001").await;
-    let rules = "rules        no second attempt to fetch an image\n";
-    assert!(told.contains(rules), "{told}");
+    let output = cli.run("evenkeel explain inst-00000001").await;
+    let rules = "rules        no retry of a failed image download\n";
+    assert!(output.contains(rules), "{output}");
 }

@@ -1,8 +1,8 @@
-//! Logins by name, and tokens that are over.
+//! Logins with a password, and the renewal of expired tokens.
 
 use serde_json::{Value, json};
 
-use crate::{Desk, told};
+use crate::{TestCli, render_failure};
 
 const REALM: &str = "POST /realms/master/protocol/openid-connect/token";
 
@@ -10,40 +10,40 @@ fn tokens(access: &str, refresh: &str) -> Value {
     json!({"access_token": access, "refresh_token": refresh, "expires_in": 300})
 }
 
-async fn desk() -> Desk {
-    let mut desk = Desk::new().await;
-    desk.token = None;
-    desk.double.answer("GET projects", json!([])).answer(
+async fn cli_without_token() -> TestCli {
+    let mut cli = TestCli::new().await;
+    cli.token = None;
+    cli.fake_server.answer("GET projects", json!([])).answer(
         "GET compute/hosts",
         json!({"hosts": [], "totalElements": 0, "hasNext": false}),
     );
-    desk
+    cli
 }
 
 #[tokio::test]
-async fn somebody_logs_in_with_a_name_and_a_password() {
-    let desk = desk().await;
-    desk.double.answer(REALM, tokens("good", "next"));
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    let (text, _) = desk.bare(&login, "s3 cr&t\n").await.expect("logged in");
+async fn a_user_logs_in_with_a_password() {
+    let cli = cli_without_token().await;
+    cli.fake_server.answer(REALM, tokens("good", "next"));
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    let (text, _) = cli.bare(&login, "s3 cr&t\n").await.expect("logged in");
     assert_eq!(
         text,
-        format!("logged in to {} as context default\n", desk.server)
+        format!("logged in to {} as context default\n", cli.server)
     );
-    let (text, _) = desk.bare("evenkeel host list", "").await.expect("a list");
+    let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
     assert_eq!(text, "no hosts\n");
-    insta::assert_snapshot!(desk.double.asked(), @r"
+    insta::assert_snapshot!(cli.fake_server.requests(), @r"
     POST /realms/master/protocol/openid-connect/token client_id=system-client&grant_type=password&username=alice&password=s3+cr%26t
     GET projects
     GET compute/hosts
     ");
-    let (shown, _) = desk
+    let (context, _) = cli
         .bare("evenkeel context show", "")
         .await
         .expect("the context");
-    let user = format!("user     alice at {}/realms/master\n", desk.server);
-    assert!(shown.contains(&user), "{shown}");
-    let (json, _) = desk
+    let user = format!("user     alice at {}/realms/master\n", cli.server);
+    assert!(context.contains(&user), "{context}");
+    let (json, _) = cli
         .bare("evenkeel context show -o json", "")
         .await
         .expect("the context");
@@ -51,162 +51,173 @@ async fn somebody_logs_in_with_a_name_and_a_password() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_over_is_renewed_and_kept() {
-    let desk = desk().await;
-    desk.double
+async fn an_expired_token_is_renewed_and_saved() {
+    let cli = cli_without_token().await;
+    cli.fake_server
         .answer(REALM, tokens("good", "first"))
         .answer(REALM, tokens("good", "second"));
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    desk.bare(&login, "secret").await.expect("logged in");
-    let file = desk.home.path().join("contexts.yaml");
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    cli.bare(&login, "secret").await.expect("logged in");
+    let file = cli.home.path().join("contexts.yaml");
     let text = std::fs::read_to_string(&file).expect("the contexts");
     std::fs::write(&file, text.replace("token: good", "token: over")).expect("written");
 
-    let (text, _) = desk.bare("evenkeel host list", "").await.expect("a list");
+    let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
     assert_eq!(text, "no hosts\n");
-    let asked = desk.double.asked();
+    let requests = cli.fake_server.requests();
     let renewal =
         format!("{REALM} client_id=system-client&grant_type=refresh_token&refresh_token=first");
-    assert!(asked.lines().any(|line| line == renewal), "{asked}");
-    let kept = std::fs::read_to_string(&file).expect("the contexts");
-    assert!(kept.contains("second") && !kept.contains("over"), "{kept}");
-    assert!(!kept.contains("first"), "{kept}");
+    assert!(requests.lines().any(|line| line == renewal), "{requests}");
+    let saved = std::fs::read_to_string(&file).expect("the contexts");
+    assert!(
+        saved.contains("second") && !saved.contains("over"),
+        "{saved}"
+    );
+    assert!(!saved.contains("first"), "{saved}");
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_kept_is_good_for_its_command() {
-    let mut desk = desk().await;
-    desk.double
+async fn a_token_that_cannot_be_saved_is_used_for_its_command() {
+    let mut cli = cli_without_token().await;
+    cli.fake_server
         .answer(REALM, tokens("good", "first"))
         .answer(REALM, tokens("good", "second"));
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    desk.bare(&login, "secret").await.expect("logged in");
-    let text = std::fs::read_to_string(&desk.contexts).expect("the contexts");
-    // No name beside it can be longer, so nothing can be written beside it, not even by root.
-    desk.contexts = desk.home.path().join("c".repeat(255));
-    let over = text.replace("token: good", "token: over");
-    std::fs::write(&desk.contexts, &over).expect("written");
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    cli.bare(&login, "secret").await.expect("logged in");
+    let text = std::fs::read_to_string(&cli.contexts).expect("the contexts");
+    // This is the longest possible file name, so no temporary file can be created next to it, not even
+    // by root.
+    cli.contexts = cli.home.path().join("c".repeat(255));
+    let expired = text.replace("token: good", "token: over");
+    std::fs::write(&cli.contexts, &expired).expect("written");
 
-    let (text, _) = desk.bare("evenkeel host list", "").await.expect("a list");
+    let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
     assert!(
-        text.starts_with("note: the new token is not kept: cannot use "),
+        text.starts_with("note: cannot save the new token: cannot use "),
         "{text}"
     );
     assert!(text.ends_with("\nno hosts\n"), "{text}");
-    let kept = std::fs::read_to_string(&desk.contexts).expect("the contexts");
-    assert_eq!(kept, over);
+    let saved = std::fs::read_to_string(&cli.contexts).expect("the contexts");
+    assert_eq!(saved, expired);
 }
 
 #[tokio::test]
-async fn a_realm_elsewhere_is_asked_without_the_authority_of_the_server() {
-    let desk = desk().await;
-    desk.double.answer(REALM, tokens("good", "next"));
+async fn a_realm_elsewhere_is_reached_without_the_ca_of_the_server() {
+    let cli = cli_without_token().await;
+    cli.fake_server.answer(REALM, tokens("good", "next"));
     let line = format!(
         "evenkeel login --username alice --server https://127.0.0.1:1 --ca /does/not/exist.pem \
          --realm {}/realms/master",
-        desk.server
+        cli.server
     );
-    let failure = desk.bare(&line, "secret").await;
+    let failure = cli.bare(&line, "secret").await;
     let failure = failure.expect_err("no authority for the server");
     assert!(
         matches!(failure, evenkeel_cli::Failure::File { .. }),
         "{failure}"
     );
-    let asked = desk.double.asked();
-    assert!(asked.starts_with(REALM), "the realm was asked: {asked}");
-}
-
-#[tokio::test]
-async fn a_login_that_is_over_asks_for_another_one() {
-    let desk = desk().await;
-    let gone = json!({"error": "invalid_grant", "error_description": "the session is over"});
-    desk.double
-        .answer(REALM, tokens("good", "first"))
-        .answer_with(REALM, 400, gone);
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    desk.bare(&login, "secret").await.expect("logged in");
-    let file = desk.home.path().join("contexts.yaml");
-    let text = std::fs::read_to_string(&file).expect("the contexts");
-    std::fs::write(&file, text.replace("token: good", "token: over")).expect("written");
-    let failure = desk.bare("evenkeel host list", "").await;
-    let told = told(&failure.expect_err("the login is over"));
+    let requests = cli.fake_server.requests();
     assert!(
-        told.starts_with(
-            "the token has expired\nhint: log in again: `evenkeel login --username NAME`"
-        ),
-        "{told}"
+        requests.starts_with(REALM),
+        "the realm was asked: {requests}"
     );
 }
 
 #[tokio::test]
-async fn what_keeps_somebody_from_logging_in_is_said() {
-    let desk = desk().await;
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    let failure = desk.bare(&login, "secret").await.expect_err("no users");
-    let text = told(&failure);
-    assert!(text.starts_with("nobody can log in by name at "), "{text}");
+async fn an_expired_login_suggests_a_new_login() {
+    let cli = cli_without_token().await;
+    let session_expired =
+        json!({"error": "invalid_grant", "error_description": "the session is over"});
+    cli.fake_server
+        .answer(REALM, tokens("good", "first"))
+        .answer_with(REALM, 400, session_expired);
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    cli.bare(&login, "secret").await.expect("logged in");
+    let file = cli.home.path().join("contexts.yaml");
+    let text = std::fs::read_to_string(&file).expect("the contexts");
+    std::fs::write(&file, text.replace("token: good", "token: over")).expect("written");
+    let failure = cli.bare("evenkeel host list", "").await;
+    let message = render_failure(&failure.expect_err("the login is over"));
+    assert!(
+        message.starts_with(
+            "the token has expired\nhint: log in again with `evenkeel login --username NAME`"
+        ),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn failed_logins_are_explained() {
+    let cli = cli_without_token().await;
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    let failure = cli.bare(&login, "secret").await.expect_err("no users");
+    let text = render_failure(&failure);
+    assert!(
+        text.contains(" does not support logins with a password\n"),
+        "{text}"
+    );
 
     let wrong =
         json!({"error": "invalid_grant", "error_description": "the name or the password is wrong"});
-    desk.double
+    cli.fake_server
         .answer_with(REALM, 401, wrong)
         .answer_with(REALM, 429, json!({"error": "slow_down"}))
         .answer_with(REALM, 500, json!({}));
     let mut text = String::new();
     for _ in 0..2 {
-        let failure = desk.bare(&login, "secret").await.expect_err("refused");
-        text.push_str(&told(&failure));
+        let failure = cli.bare(&login, "secret").await.expect_err("refused");
+        text.push_str(&render_failure(&failure));
         text.push('\n');
     }
     insta::assert_snapshot!(text, @r"
     the name or the password is wrong
-    hint: look at the name and the password; after several attempts that failed the server waits longer each time
+    hint: check the user name and the password; after repeated failures the server delays further attempts
     slow_down
     hint: try again in a moment
     ");
-    let failure = desk.bare(&login, "secret").await.expect_err("broken");
+    let failure = cli.bare(&login, "secret").await.expect_err("broken");
     assert!(
-        told(&failure).contains("this is a fault of the server"),
+        render_failure(&failure).contains("this is an error of the server"),
         "{failure}"
     );
-    let failure = desk.bare(&login, "\n").await.expect_err("no password");
-    assert_eq!(failure.to_string(), "there is no password");
-    let (names, _) = desk
+    let failure = cli.bare(&login, "\n").await.expect_err("no password");
+    assert_eq!(failure.to_string(), "the password is empty");
+    let (names, _) = cli
         .bare("evenkeel context list -q", "")
         .await
         .expect("a list");
-    assert_eq!(names, "", "nothing is kept of what failed");
+    assert_eq!(names, "", "failed logins are not saved");
 }
 
 #[tokio::test]
-async fn a_password_is_typed_unseen_or_comes_from_a_file() {
-    let mut desk = desk().await;
-    desk.double.answer(REALM, tokens("good", "next"));
-    desk.interactive = true;
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    let (text, _) = desk.bare(&login, "secret\n").await.expect("logged in");
-    assert!(text.starts_with("password of alice: \n"), "{text}");
-    let failure = desk.bare(&login, "sec\u{3}\n").await;
+async fn a_password_is_typed_hidden_or_read_from_a_file() {
+    let mut cli = cli_without_token().await;
+    cli.fake_server.answer(REALM, tokens("good", "next"));
+    cli.interactive = true;
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    let (text, _) = cli.bare(&login, "secret\n").await.expect("logged in");
+    assert!(text.starts_with("password for alice: \n"), "{text}");
+    let failure = cli.bare(&login, "sec\u{3}\n").await;
     let failure = failure.expect_err("Ctrl-C");
     assert_eq!(failure.to_string(), "nothing was done");
 
-    let file = desk.home.path().join("password");
+    let file = cli.home.path().join("password");
     std::fs::write(&file, "from a file\r\nmore\n").expect("written");
     let line = format!("{login} --password-file {} --client ours", file.display());
-    desk.bare(&line, "").await.expect("logged in");
-    let asked = desk.double.asked();
+    cli.bare(&line, "").await.expect("logged in");
+    let requests = cli.fake_server.requests();
     let sent = "client_id=ours&grant_type=password&username=alice&password=from+a+file";
-    assert!(asked.contains(sent), "{asked}");
+    assert!(requests.contains(sent), "{requests}");
 }
 
 #[tokio::test]
-async fn a_given_token_is_not_renewed() {
-    let mut desk = desk().await;
-    desk.double.answer(REALM, tokens("good", "next"));
-    let login = format!("evenkeel login --username alice --server {}", desk.server);
-    desk.bare(&login, "secret").await.expect("logged in");
-    desk.token = Some(evenkeel_kit::Secret::new("over"));
-    let failure = desk.bare("evenkeel host list", "").await;
+async fn a_token_from_the_environment_is_not_renewed() {
+    let mut cli = cli_without_token().await;
+    cli.fake_server.answer(REALM, tokens("good", "next"));
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    cli.bare(&login, "secret").await.expect("logged in");
+    cli.token = Some(evenkeel_kit::Secret::new("over"));
+    let failure = cli.bare("evenkeel host list", "").await;
     assert_eq!(
         failure.expect_err("over").to_string(),
         "the token has expired"

@@ -1,20 +1,20 @@
-//! One line in, one text out.
+//! Tests of the command line: one line of input, one text of output.
 
 mod dayzero;
-mod double;
 mod errors;
+mod fake_server;
 mod fleet;
 mod hosts;
 mod images;
 mod lists;
+mod locations;
 mod logins;
 mod orders;
 mod os_moving;
 mod os_sync;
-mod places;
+mod resources;
 mod schedules;
 mod setup;
-mod things;
 mod updates;
 
 use std::path::PathBuf;
@@ -22,31 +22,31 @@ use std::path::PathBuf;
 use chrono::{DateTime, Utc};
 use clap::Parser;
 use evenkeel_cli::args::Cli;
-use evenkeel_cli::{Ending, Environment, Failure, World};
+use evenkeel_cli::{Ending, Environment, Failure, System};
 use evenkeel_kit::{Secret, TestClock};
 use tempfile::TempDir;
 
-use double::Double;
+use fake_server::FakeServer;
 
-/// A person at a terminal of their own, with a server to ask.
-struct Desk {
-    double: Double,
+/// The command line with a home directory and a fake server.
+struct TestCli {
+    fake_server: FakeServer,
     server: String,
     home: TempDir,
-    /// The file of the contexts, in the home.
+    /// File of the contexts in the home directory.
     contexts: PathBuf,
     token: Option<Secret>,
-    /// Whether somebody answers questions.
+    /// Whether prompts can be answered.
     interactive: bool,
 }
 
-impl Desk {
+impl TestCli {
     async fn new() -> Self {
-        let double = Double::default();
-        let server = double.start().await;
+        let fake_server = FakeServer::default();
+        let server = fake_server.start().await;
         let home = tempfile::tempdir().expect("a folder");
         Self {
-            double,
+            fake_server,
             server,
             contexts: home.path().join("contexts.yaml"),
             home,
@@ -55,16 +55,16 @@ impl Desk {
         }
     }
 
-    /// Runs a line without a server's address.
+    /// Runs a line without adding the address of the server. Returns notes and output.
     async fn bare(&self, line: &str, input: &str) -> Result<(String, Ending), Failure> {
         let cli = Cli::try_parse_from(split(line)).unwrap_or_else(|error| panic!("{error}"));
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let ending = cli
-            .run(&mut World {
+            .run(&mut System {
                 out: &mut out,
                 notes: &mut notes,
                 input: &mut input.as_bytes(),
-                hide: |_| (),
+                hide_input: |_| (),
                 clock: &TestClock::new(noon()),
                 environment: Environment {
                     contexts: self.contexts.clone(),
@@ -79,7 +79,7 @@ impl Desk {
         Ok((String::from_utf8(notes).expect("text"), ending))
     }
 
-    /// Runs a line that must work.
+    /// Runs a line that must succeed.
     async fn run(&self, line: &str) -> String {
         let line = format!("{line} --server {} --retry-for 0s", self.server);
         match self.bare(&line, "").await {
@@ -88,37 +88,40 @@ impl Desk {
         }
     }
 
-    /// Runs a line that somebody answers.
+    /// Runs a line with an answer to its prompt.
     async fn answer(&self, line: &str, input: &str) -> Result<(String, Ending), Failure> {
         let line = format!("{line} --server {} --retry-for 0s", self.server);
         self.bare(&line, input).await
     }
 
-    /// Runs a line that must not work, and gives what a person is told.
+    /// Runs a line that must fail. Returns the error and its hint.
     async fn fail(&self, line: &str) -> String {
         let line = format!("{line} --server {} --retry-for 0s", self.server);
-        let failure = self.bare(&line, "").await.expect_err("it must not work");
-        told(&failure)
+        let failure = self
+            .bare(&line, "")
+            .await
+            .expect_err("the command must fail");
+        render_failure(&failure)
     }
 }
 
-fn told(failure: &Failure) -> String {
+fn render_failure(failure: &Failure) -> String {
     let hint = failure.hint().unwrap_or_else(|| "none".to_owned());
     format!("{failure}\nhint: {hint}")
 }
 
 /// Splits a line at spaces outside of double quotes.
 fn split(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
+    let mut args = vec![String::new()];
     let mut quoted = false;
     for c in line.chars() {
         match c {
             '"' => quoted = !quoted,
-            ' ' if !quoted => words.push(String::new()),
-            c => words.last_mut().expect("there is one").push(c),
+            ' ' if !quoted => args.push(String::new()),
+            c => args.last_mut().expect("there is one").push(c),
         }
     }
-    words
+    args
 }
 
 fn noon() -> DateTime<Utc> {

@@ -1,4 +1,4 @@
-//! Operating systems are published, looked at and moved, without a server.
+//! Publishing, verifying and copying operating systems, without a server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use evenkeel_cli::Ending;
 use evenkeel_cli::args::Cli;
 use serde_json::Value;
 
-use crate::{Desk, split, told};
+use crate::{TestCli, render_failure, split};
 
 const PROFILE: &str = "metadata:
   release: 0.0.0-dev
@@ -25,10 +25,10 @@ spec:
   securityFeature: SECURITY_FEATURE_NONE
 ";
 
-/// A desk in whose home lies a folder that can be published.
-async fn desk() -> Desk {
-    let desk = Desk::new().await;
-    let folder = desk.home.path().join("release");
+/// A command line with a folder in its home directory that can be published.
+async fn cli_with_release() -> TestCli {
+    let cli = TestCli::new().await;
+    let folder = cli.home.path().join("release");
     fs::create_dir(&folder).expect("a folder");
     let packages = r#"{"repo":[{"name":"bash","version":"5.2"}]}"#;
     for (name, content) in [
@@ -38,33 +38,33 @@ async fn desk() -> Desk {
     ] {
         fs::write(folder.join(name), content).expect("written");
     }
-    desk
+    cli
 }
 
-fn at(desk: &Desk, name: &str) -> PathBuf {
-    desk.home.path().join(name)
+fn path_in_home(cli: &TestCli, name: &str) -> PathBuf {
+    cli.home.path().join(name)
 }
 
-/// What is said to a line in which `@` stands for the home. It must work.
-async fn typed(desk: &Desk, line: &str) -> (String, Ending) {
-    let home = desk.home.path().display().to_string();
-    match desk.bare(&line.replace('@', &home), "").await {
+/// Runs a line that must succeed, with `@` for the home directory.
+async fn run_line(cli: &TestCli, line: &str) -> (String, Ending) {
+    let home = cli.home.path().display().to_string();
+    match cli.bare(&line.replace('@', &home), "").await {
         Ok((text, ending)) => (text.replace(&home, "@"), ending),
-        Err(failure) => panic!("{line}: {}", told(&failure)),
+        Err(failure) => panic!("{line}: {}", render_failure(&failure)),
     }
 }
 
-/// What is said to a line that must not work.
-async fn refused(desk: &Desk, line: &str) -> String {
-    let home = desk.home.path().display().to_string();
-    let failure = desk.bare(&line.replace('@', &home), "").await;
+/// Runs a line that must fail, with `@` for the home directory.
+async fn fail_line(cli: &TestCli, line: &str) -> String {
+    let home = cli.home.path().display().to_string();
+    let failure = cli.bare(&line.replace('@', &home), "").await;
     let failure = failure.expect_err(line);
     let chain = evenkeel_kit::chain(&failure).to_string();
     let hint = failure.hint().unwrap_or_default();
     format!("{chain}\nhint: {hint}").replace(&home, "@")
 }
 
-/// Everything below a folder, with its content.
+/// All files below a folder with their contents.
 fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut all, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
@@ -86,225 +86,244 @@ const PUBLISH: &str =
     "evenkeel os publish @/release --to oci:@/shelf --prefix os/ --revision 0.3.1";
 
 #[tokio::test]
-async fn a_release_goes_from_a_folder_to_a_site_without_a_network() {
-    let desk = desk().await;
-    let (made, _) = typed(&desk, "evenkeel os key @/key").await;
-    assert!(made.contains("public half  @/key.pub\n"), "{made}");
-    let (said, _) = typed(
-        &desk,
+async fn a_release_reaches_a_site_without_a_network() {
+    let cli = cli_with_release().await;
+    let (output, _) = run_line(&cli, "evenkeel os key @/key").await;
+    assert!(output.contains("public key  @/key.pub\n"), "{output}");
+    let (output, _) = run_line(
+        &cli,
         &format!("{PUBLISH} --branch main --key @/key --dry-run"),
     )
     .await;
-    insta::assert_snapshot!(said);
-    assert!(!at(&desk, "shelf").exists(), "nothing was published");
-    let (said, _) = typed(&desk, &format!("{PUBLISH} --branch main --key @/key")).await;
+    insta::assert_snapshot!(output);
     assert!(
-        said.contains("0.3.1 is published to oci:@/shelf, signed\n"),
-        "{said}"
+        !path_in_home(&cli, "shelf").exists(),
+        "nothing was published"
+    );
+    let (output, _) = run_line(&cli, &format!("{PUBLISH} --branch main --key @/key")).await;
+    assert!(
+        output.contains("published 0.3.1 to oci:@/shelf (signed)\n"),
+        "{output}"
     );
 
     let line = "evenkeel os bundle @/site.tar --from oci:@/shelf --prefix os/ --revision ~0.3";
-    let (said, ending) = typed(&desk, line).await;
-    assert_eq!(ending, Ending::Done, "{said}");
+    let (output, ending) = run_line(&cli, line).await;
+    assert_eq!(ending, Ending::Done, "{output}");
     assert!(
-        !at(&desk, "site.tar.work").exists(),
+        !path_in_home(&cli, "site.tar.work").exists(),
         "what was gathered is gone"
     );
     let import = "evenkeel os import @/site.tar --to oci:@/site";
-    let (said, _) = typed(&desk, &format!("{import} --dry-run")).await;
+    let (output, _) = run_line(&cli, &format!("{import} --dry-run")).await;
     assert!(
-        said.contains("os/microvisor-nonrt        0.3.1  new\n"),
-        "{said}"
+        output.contains("os/microvisor-nonrt        0.3.1  new\n"),
+        "{output}"
     );
-    assert!(!at(&desk, "site").exists(), "nothing was imported");
-    let (said, ending) = typed(&desk, import).await;
+    assert!(!path_in_home(&cli, "site").exists(), "nothing was imported");
+    let (output, ending) = run_line(&cli, import).await;
     assert_eq!(ending, Ending::Done);
-    insta::assert_snapshot!(said);
+    insta::assert_snapshot!(output);
     assert!(
-        !at(&desk, "site.tar.unpacked").exists(),
+        !path_in_home(&cli, "site.tar.unpacked").exists(),
         "what was unpacked is gone"
     );
 
     for what in ["oci:@/site", "@/site", "@/site.tar"] {
         let line = format!("evenkeel os verify {what} --prefix os/ --key @/key.pub");
-        let (said, ending) = typed(&desk, &line).await;
-        assert_eq!(ending, Ending::Done, "{said}");
-        assert!(said.contains("0.3.1  good"), "{said}");
+        let (output, ending) = run_line(&cli, &line).await;
+        assert_eq!(ending, Ending::Done, "{output}");
+        assert!(output.contains("0.3.1  good"), "{output}");
     }
 }
 
 #[tokio::test]
-async fn a_mirror_copies_what_is_new_and_says_so_before() {
-    let desk = desk().await;
-    typed(&desk, PUBLISH).await;
+async fn a_mirror_copies_only_new_revisions() {
+    let cli = cli_with_release().await;
+    run_line(&cli, PUBLISH).await;
     let mirror = "evenkeel os mirror --from oci:@/shelf --to oci:@/mirror --work @/work --prefix os/ --revision 0.3.1";
-    let (said, _) = typed(&desk, &format!("{mirror} --dry-run")).await;
-    assert!(said.contains("os/microvisor-nonrt  0.3.1  new\n"), "{said}");
-    let (said, ending) = typed(&desk, &format!("{mirror} -o json")).await;
-    let copied: Value = serde_json::from_str(&said).expect("JSON");
+    let (output, _) = run_line(&cli, &format!("{mirror} --dry-run")).await;
+    assert!(
+        output.contains("os/microvisor-nonrt  0.3.1  new\n"),
+        "{output}"
+    );
+    let (output, ending) = run_line(&cli, &format!("{mirror} -o json")).await;
+    let copied: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!((ending, &copied["revisions"]), (Ending::Done, &1.into()));
     assert_eq!(copied["findings"], Value::Array(Vec::new()));
-    assert!(!at(&desk, "work").exists(), "nothing is left of it");
-    let (said, _) = typed(&desk, &format!("{mirror} -o json")).await;
-    let again: Value = serde_json::from_str(&said).expect("JSON");
+    assert!(
+        !path_in_home(&cli, "work").exists(),
+        "nothing is left of it"
+    );
+    let (output, _) = run_line(&cli, &format!("{mirror} -o json")).await;
+    let again: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!(again["blobs"], 0);
-    let (said, _) = typed(&desk, &format!("{mirror} --dry-run")).await;
-    assert!(said.contains("there already\n"), "{said}");
-    insta::assert_snapshot!(refused(&desk, &mirror.replace("0.3.1", "0.9.0")).await);
+    let (output, _) = run_line(&cli, &format!("{mirror} --dry-run")).await;
+    assert!(output.contains("present\n"), "{output}");
+    insta::assert_snapshot!(fail_line(&cli, &mirror.replace("0.3.1", "0.9.0")).await);
 }
 
 #[tokio::test]
 async fn a_revision_is_published_once_unless_it_is_moved() {
-    let desk = desk().await;
-    typed(&desk, PUBLISH).await;
-    typed(&desk, PUBLISH).await;
-    fs::write(at(&desk, "release/edge.raw.gz"), "another image").expect("written");
-    let said = refused(&desk, PUBLISH).await;
+    let cli = cli_with_release().await;
+    run_line(&cli, PUBLISH).await;
+    run_line(&cli, PUBLISH).await;
+    fs::write(path_in_home(&cli, "release/edge.raw.gz"), "another image").expect("written");
+    let message = fail_line(&cli, PUBLISH).await;
     assert!(
-        said.contains("is there already with other contents"),
-        "{said}"
+        message.contains("already exists with other contents"),
+        "{message}"
     );
-    assert!(said.contains("--move puts it in the place"), "{said}");
-    typed(&desk, &format!("{PUBLISH} --move")).await;
-    let said = refused(&desk, &format!("{PUBLISH} --branch 0.3.2")).await;
     assert!(
-        said.contains("hint: --branch is for names such as main"),
-        "{said}"
+        message.contains("replace the existing one with --move"),
+        "{message}"
+    );
+    run_line(&cli, &format!("{PUBLISH} --move")).await;
+    let message = fail_line(&cli, &format!("{PUBLISH} --branch 0.3.2")).await;
+    assert!(
+        message.contains("hint: use --branch only for names such as main"),
+        "{message}"
     );
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_with_a_folder_is_told_at_once() {
-    let desk = desk().await;
-    fs::write(at(&desk, "release/packages.json"), "<html>").expect("written");
-    fs::write(at(&desk, "release/other.yaml"), "spec: [").expect("written");
-    let said = refused(&desk, PUBLISH).await;
+async fn all_errors_of_a_folder_are_reported_at_once() {
+    let cli = cli_with_release().await;
+    fs::write(path_in_home(&cli, "release/packages.json"), "<html>").expect("written");
+    fs::write(path_in_home(&cli, "release/other.yaml"), "spec: [").expect("written");
+    let message = fail_line(&cli, PUBLISH).await;
     assert!(
-        said.starts_with("@/release cannot be published:\n  "),
-        "{said}"
+        message.starts_with("@/release cannot be published:\n  "),
+        "{message}"
     );
-    assert!(said.contains("packages.json"), "{said}");
-    assert!(said.contains("other.yaml"), "{said}");
-    let (said, ending) = typed(&desk, "evenkeel os verify @/release").await;
-    assert_eq!(ending, Ending::SyncNotGood);
-    assert!(said.contains("packages.json"), "{said}");
-    assert!(!at(&desk, "shelf").exists(), "nothing was published");
+    assert!(message.contains("packages.json"), "{message}");
+    assert!(message.contains("other.yaml"), "{message}");
+    let (output, ending) = run_line(&cli, "evenkeel os verify @/release").await;
+    assert_eq!(ending, Ending::ChecksFailed);
+    assert!(output.contains("packages.json"), "{output}");
+    assert!(
+        !path_in_home(&cli, "shelf").exists(),
+        "nothing was published"
+    );
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_a_registry_is_found() {
-    let desk = desk().await;
+async fn errors_in_a_registry_are_found() {
+    let cli = cli_with_release().await;
     for name in ["ours", "theirs"] {
-        typed(&desk, &format!("evenkeel os key @/{name}")).await;
+        run_line(&cli, &format!("evenkeel os key @/{name}")).await;
     }
-    typed(&desk, &format!("{PUBLISH} --key @/ours")).await;
+    run_line(&cli, &format!("{PUBLISH} --key @/ours")).await;
     let verify = "evenkeel os verify oci:@/shelf --prefix os/";
-    let (said, ending) = typed(&desk, &format!("{verify} --key @/theirs.pub")).await;
-    assert_eq!(ending, Ending::SyncNotGood);
+    let (output, ending) = run_line(&cli, &format!("{verify} --key @/theirs.pub")).await;
+    assert_eq!(ending, Ending::ChecksFailed);
     assert!(
-        said.contains("bad_signature: os/microvisor-nonrt: it was not signed by any of the keys"),
-        "{said}"
+        output.contains("bad_signature: os/microvisor-nonrt: it was not signed by any of the keys"),
+        "{output}"
     );
-    // A byte of the image changes on the disk.
-    let blobs = content(&at(&desk, "shelf"));
+    // Change one byte of the image on disk.
+    let blobs = content(&path_in_home(&cli, "shelf"));
     let image = blobs.iter().find(|(_, content)| content == b"the image");
     let (image, _) = image.expect("the image");
     fs::write(image, "the imagf").expect("written");
-    let (said, ending) = typed(&desk, verify).await;
-    assert_eq!(ending, Ending::SyncNotGood);
-    let wrong = "os/microvisor-nonrt:0.3.1: wrong_digest: files/non_rt/edge.raw.gz: it should have";
-    assert!(said.contains(wrong), "{said}");
-    let (said, ending) = typed(&desk, &format!("{verify} --no-images -o json")).await;
-    let looked: Value = serde_json::from_str(&said).expect("JSON");
+    let (output, ending) = run_line(&cli, verify).await;
+    assert_eq!(ending, Ending::ChecksFailed);
+    let wrong =
+        "os/microvisor-nonrt:0.3.1: wrong_digest: files/non_rt/edge.raw.gz: the digest is sha256:";
+    assert!(output.contains(wrong), "{output}");
+    let (output, ending) = run_line(&cli, &format!("{verify} --no-images -o json")).await;
+    let looked: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!((ending, &looked[0]["tag"]), (Ending::Done, &"0.3.1".into()));
 }
 
 #[tokio::test]
-async fn what_is_there_is_signed_by_another_key_too() {
-    let desk = desk().await;
+async fn existing_revisions_can_be_signed_by_another_key() {
+    let cli = cli_with_release().await;
     for name in ["old", "new"] {
-        typed(&desk, &format!("evenkeel os key @/{name}")).await;
+        run_line(&cli, &format!("evenkeel os key @/{name}")).await;
     }
-    typed(&desk, &format!("{PUBLISH} --key @/old")).await;
+    run_line(&cli, &format!("{PUBLISH} --key @/old")).await;
     let again =
         "evenkeel os mirror --from oci:@/shelf --to oci:@/shelf --prefix os/ --revision 0.3.1";
-    typed(&desk, &format!("{again} --work @/work --key @/new")).await;
+    run_line(&cli, &format!("{again} --work @/work --key @/new")).await;
     for name in ["old", "new"] {
         let line = format!("evenkeel os verify @/shelf --prefix os/ --key @/{name}.pub");
-        let (said, ending) = typed(&desk, &line).await;
-        assert_eq!(ending, Ending::Done, "{said}");
+        let (output, ending) = run_line(&cli, &line).await;
+        assert_eq!(ending, Ending::Done, "{output}");
     }
 }
 
 #[tokio::test]
-async fn a_bundle_that_is_not_whole_changes_nothing() {
-    let desk = desk().await;
-    typed(&desk, PUBLISH).await;
-    typed(&desk, "evenkeel os bundle @/all.tar --from oci:@/shelf").await;
-    let whole = fs::read(at(&desk, "all.tar")).expect("a bundle");
-    fs::write(at(&desk, "cut.tar"), &whole[..whole.len() / 2]).expect("written");
-    let before = content(&at(&desk, "shelf"));
-    let said = refused(&desk, "evenkeel os import @/cut.tar --to oci:@/shelf").await;
+async fn an_incomplete_bundle_changes_nothing() {
+    let cli = cli_with_release().await;
+    run_line(&cli, PUBLISH).await;
+    run_line(&cli, "evenkeel os bundle @/all.tar --from oci:@/shelf").await;
+    let bundle = fs::read(path_in_home(&cli, "all.tar")).expect("a bundle");
+    fs::write(path_in_home(&cli, "cut.tar"), &bundle[..bundle.len() / 2]).expect("written");
+    let before = content(&path_in_home(&cli, "shelf"));
+    let message = fail_line(&cli, "evenkeel os import @/cut.tar --to oci:@/shelf").await;
     assert_eq!(
-        said,
-        "cannot unpack @/cut.tar: the bundle cannot be used: it is cut off, or no bundle at all\n\
-         hint: nothing was changed; copy the bundle once more from where it was made"
+        message,
+        "cannot unpack @/cut.tar: the bundle cannot be used: it is truncated, or it is not a bundle\n\
+         hint: nothing was changed; copy the bundle again from its source"
     );
-    assert_eq!(content(&at(&desk, "shelf")), before);
+    assert_eq!(content(&path_in_home(&cli, "shelf")), before);
     assert!(
-        !at(&desk, "cut.tar.unpacked").exists(),
+        !path_in_home(&cli, "cut.tar.unpacked").exists(),
         "what was unpacked is gone"
     );
 }
 
 #[tokio::test]
-async fn what_somebody_else_keeps_where_a_bundle_is_unpacked_stays() {
-    let desk = desk().await;
-    typed(&desk, PUBLISH).await;
-    typed(&desk, "evenkeel os bundle @/all.tar --from oci:@/shelf").await;
-    let folder = at(&desk, "all.tar.unpacked");
+async fn foreign_files_in_the_unpack_folder_are_not_removed() {
+    let cli = cli_with_release().await;
+    run_line(&cli, PUBLISH).await;
+    run_line(&cli, "evenkeel os bundle @/all.tar --from oci:@/shelf").await;
+    let folder = path_in_home(&cli, "all.tar.unpacked");
     fs::create_dir_all(folder.join("blobs/sha256")).expect("a folder");
     let import = "evenkeel os import @/all.tar --to oci:@/site";
-    let (_, ending) = typed(&desk, import).await;
+    let (_, ending) = run_line(&cli, import).await;
     assert_eq!(ending, Ending::Done, "an import that was killed left it");
     fs::create_dir(&folder).expect("a folder");
     fs::write(folder.join("diary"), "dear").expect("written");
-    let said = refused(&desk, import).await;
-    assert!(said.contains("name another folder with --work"), "{said}");
+    let message = fail_line(&cli, import).await;
+    assert!(
+        message.contains("choose another folder with --work"),
+        "{message}"
+    );
     assert!(folder.join("diary").exists());
-    fs::create_dir(at(&desk, "room")).expect("a folder");
-    let (_, ending) = typed(&desk, &format!("{import} --work @/room")).await;
+    fs::create_dir(path_in_home(&cli, "room")).expect("a folder");
+    let (_, ending) = run_line(&cli, &format!("{import} --work @/room")).await;
     assert_eq!(ending, Ending::Done);
-    assert_eq!(content(&at(&desk, "room")), []);
+    assert_eq!(content(&path_in_home(&cli, "room")), []);
 }
 
 #[tokio::test]
-async fn a_key_is_never_replaced_and_only_its_owner_reads_it() {
-    let desk = desk().await;
-    typed(&desk, "evenkeel os key @/key").await;
-    let mode = fs::metadata(at(&desk, "key"))
+async fn a_key_is_never_replaced_and_only_its_owner_can_read_it() {
+    let cli = cli_with_release().await;
+    run_line(&cli, "evenkeel os key @/key").await;
+    let mode = fs::metadata(path_in_home(&cli, "key"))
         .expect("a key")
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    let public = fs::read_to_string(at(&desk, "key.pub")).expect("its half");
-    let (said, _) = typed(&desk, "evenkeel os key @/key --public").await;
-    assert_eq!(said, public);
-    let said = refused(&desk, "evenkeel os key @/key").await;
-    assert!(said.starts_with("@/key is there already\n"), "{said}");
-    // Its public half is in the way: then there is no key either.
-    fs::write(at(&desk, "other.pub"), "").expect("written");
-    refused(&desk, "evenkeel os key @/other").await;
-    assert!(!at(&desk, "other").exists(), "half a pair");
+    let public = fs::read_to_string(path_in_home(&cli, "key.pub")).expect("the public key");
+    let (output, _) = run_line(&cli, "evenkeel os key @/key --public").await;
+    assert_eq!(output, public);
+    let message = fail_line(&cli, "evenkeel os key @/key").await;
+    assert!(message.starts_with("@/key already exists\n"), "{message}");
+    // If the file of the public key exists, no private key is written.
+    fs::write(path_in_home(&cli, "other.pub"), "").expect("written");
+    fail_line(&cli, "evenkeel os key @/other").await;
+    assert!(!path_in_home(&cli, "other").exists(), "half a pair");
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_told_with_what_could() {
-    let desk = desk().await;
+async fn unusable_arguments_are_explained_with_a_hint() {
+    let cli = cli_with_release().await;
     for (line, hint) in [
         (
             "evenkeel os mirror --from https://127.0.0.1:1 --to oci:@/m --revision 1.0.0",
-            "name them: `--profile NAME`, as often as needed",
+            "name them with `--profile NAME`",
         ),
         (
             "evenkeel os mirror --from http://127.0.0.1:1 --to oci:@/m --revision 1.0.0 --profile a",
@@ -312,7 +331,7 @@ async fn what_cannot_be_meant_is_told_with_what_could() {
         ),
         (
             "evenkeel os bundle @/b --from https://127.0.0.1:1",
-            "say which revisions: `--revision ~0.3.1`",
+            "select revisions with `--revision ~0.3.1`",
         ),
         (
             "evenkeel os verify @/nothing",
@@ -320,17 +339,17 @@ async fn what_cannot_be_meant_is_told_with_what_could() {
         ),
         (
             "evenkeel os publish @/release --to oci:@/x --revision 0.3",
-            "mend these and run it again",
+            "fix the findings and repeat the command",
         ),
     ] {
-        let said = refused(&desk, line).await;
-        assert!(said.contains(hint), "{line}: {said}");
+        let message = fail_line(&cli, line).await;
+        assert!(message.contains(hint), "{line}: {message}");
     }
-    assert!(!at(&desk, "m").exists() && !at(&desk, "x").exists());
+    assert!(!path_in_home(&cli, "m").exists() && !path_in_home(&cli, "x").exists());
 }
 
 #[test]
-fn lines_that_make_no_sense_are_refused_before_anything_is_asked() {
+fn invalid_lines_are_rejected_before_any_request() {
     for line in [
         "evenkeel os publish release --revision 1.0.0",
         "evenkeel os publish release --to oci:x",

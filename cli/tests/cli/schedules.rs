@@ -1,10 +1,10 @@
-//! Schedules that open again and again.
+//! Single and repeated schedules.
 
 use clap::Parser;
 use evenkeel_cli::args::Cli;
 use serde_json::{Value, json};
 
-use crate::Desk;
+use crate::TestCli;
 
 fn nightly() -> Value {
     json!({
@@ -28,26 +28,26 @@ fn both() -> Value {
 
 #[tokio::test]
 async fn schedules_of_both_kinds_are_listed() {
-    let desk = Desk::new().await;
-    desk.double.answer("GET compute/schedules", both());
-    insta::assert_snapshot!(desk.run("evenkeel schedule list").await, @r"
+    let cli = TestCli::new().await;
+    cli.fake_server.answer("GET compute/schedules", both());
+    insta::assert_snapshot!(cli.run("evenkeel schedule list").await, @r"
     ID                     NAME     FOR          OPENS                        CLOSES        TARGET
     singlesche-00000001    tonight  maintenance  2026-03-01T12:00:30Z         -             region region-00000001
     repeatedsche-00000001  nightly  update       30 22 * * 1-5 Europe/Berlin  after 2h 30m  site Mitte
     ");
-    let json = desk.run("evenkeel schedule list -o json").await;
+    let json = cli.run("evenkeel schedule list -o json").await;
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json[0]["startSeconds"], 1_772_366_430);
     assert_eq!(json[1]["cronDayWeek"], "1-5");
 }
 
 #[tokio::test]
-async fn a_schedule_is_given_as_cron() {
-    let desk = Desk::new().await;
-    desk.double.answer("POST schedules/repeated", nightly());
+async fn a_schedule_is_created_from_cron() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer("POST schedules/repeated", nightly());
     let line = "evenkeel schedule create nightly --site site-00000001 --cron \"30 22 * * 1-5\" --duration 2h30m \
                 --time-zone Europe/Berlin";
-    insta::assert_snapshot!(desk.run(line).await, @r"
+    insta::assert_snapshot!(cli.run(line).await, @r"
     id         repeatedsche-00000001
     name       nightly
     for        update
@@ -59,8 +59,8 @@ async fn a_schedule_is_given_as_cron() {
     ");
     let line = "evenkeel schedule create monthly --region region-00000001 --hours 2 --days L --duration 1h \
                 --for maintenance";
-    desk.run(line).await;
-    insta::assert_snapshot!(desk.double.asked(), @r#"
+    cli.run(line).await;
+    insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     POST schedules/repeated {"name":"nightly","scheduleStatus":"SCHEDULE_STATUS_OS_UPDATE","durationSeconds":9000,"cronMinutes":"30","cronHours":"22","cronDayMonth":"*","cronMonth":"*","cronDayWeek":"1-5","timeZone":"Europe/Berlin","targetSiteId":"site-00000001"}
     POST schedules/repeated {"name":"monthly","scheduleStatus":"SCHEDULE_STATUS_MAINTENANCE","durationSeconds":3600,"cronMinutes":"0","cronHours":"2","cronDayMonth":"L","cronMonth":"*","cronDayWeek":"*","timeZone":"UTC","targetRegionId":"region-00000001"}
     "#);
@@ -68,36 +68,36 @@ async fn a_schedule_is_given_as_cron() {
 
 #[tokio::test]
 async fn a_schedule_of_either_kind_is_found_by_its_name() {
-    let desk = Desk::new().await;
-    desk.double
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer("GET compute/schedules", both())
         .answer("GET schedules/repeated/repeatedsche-00000001", nightly())
         .answer("DELETE schedules/repeated/repeatedsche-00000001", json!({}))
         .answer("DELETE schedules/single/singlesche-00000001", json!({}));
-    let text = desk.run("evenkeel schedule get nightly").await;
+    let text = cli.run("evenkeel schedule get nightly").await;
     assert!(text.contains("30 22 * * 1-5"), "{text}");
     for name in ["nightly", "tonight"] {
-        desk.run(&format!("evenkeel schedule delete {name}")).await;
+        cli.run(&format!("evenkeel schedule delete {name}")).await;
     }
-    let told = desk.fail("evenkeel schedule get weekly").await;
+    let message = cli.fail("evenkeel schedule get weekly").await;
     assert!(
-        told.starts_with("there is no schedule `weekly`\n"),
-        "{told}"
+        message.starts_with("there is no schedule `weekly`\n"),
+        "{message}"
     );
 }
 
 #[tokio::test]
-async fn what_opens_again_and_again_stays_open_for_a_day_at_most() {
-    let desk = Desk::new().await;
+async fn a_repeated_schedule_stays_open_for_a_day_at_most() {
+    let cli = TestCli::new().await;
     let line = "evenkeel schedule create s --host host-00000001 --hours 2 --duration";
     for bad in ["25h", "500ms"] {
-        let told = desk.fail(&format!("{line} {bad}")).await;
+        let message = cli.fail(&format!("{line} {bad}")).await;
         assert!(
-            told.contains("a second at least and a day at most"),
-            "{told}"
+            message.contains("at least one second and at most one day"),
+            "{message}"
         );
     }
-    assert_eq!(desk.double.asked(), "");
+    assert_eq!(cli.fake_server.requests(), "");
 }
 
 #[test]
@@ -116,17 +116,14 @@ fn cron_has_five_fields() {
     let parse = |cron| Cli::try_parse_from(line.iter().copied().chain([cron]));
     assert!(parse(" 30  22 * *\t1-5 ").is_ok());
     let error = parse("30 22 * *").expect_err("four fields").to_string();
-    assert!(
-        error.contains("4 fields where there should be five"),
-        "{error}"
-    );
+    assert!(error.contains("4 fields, expected five"), "{error}");
 }
 
 #[tokio::test]
-async fn a_schedule_is_changed_in_what_is_given() {
-    let desk = Desk::new().await;
+async fn a_schedule_is_patched() {
+    let cli = TestCli::new().await;
     let single = both()["singleSchedules"][0].clone();
-    desk.double
+    cli.fake_server
         .answer("GET compute/schedules", both())
         .answer("GET schedules/single/singlesche-00000001", single.clone())
         .answer("PATCH schedules/single/singlesche-00000001", single)
@@ -138,9 +135,9 @@ async fn a_schedule_is_changed_in_what_is_given() {
         "evenkeel schedule set singlesche-00000001 --start +1h --end +3h",
         "evenkeel schedule set singlesche-00000001 --no-end",
     ] {
-        desk.run(&format!("{line} -q")).await;
+        cli.run(&format!("{line} -q")).await;
     }
-    insta::assert_snapshot!(desk.double.asked(), @r#"
+    insta::assert_snapshot!(cli.fake_server.requests(), @r#"
     GET compute/schedules?filter=name == "nightly"
     PATCH schedules/repeated/repeatedsche-00000001 {"cronDayMonth":"*","cronDayWeek":"0","cronHours":"2","cronMinutes":"0","cronMonth":"*","durationSeconds":3600,"name":"weekly","timeZone":"UTC"}
     PATCH schedules/repeated/repeatedsche-00000001 {"scheduleStatus":"SCHEDULE_STATUS_MAINTENANCE"}
@@ -154,14 +151,14 @@ async fn a_schedule_is_changed_in_what_is_given() {
 
 #[tokio::test]
 async fn the_kind_of_a_schedule_never_changes() {
-    let desk = Desk::new().await;
-    insta::assert_snapshot!(desk.fail("evenkeel schedule set repeatedsche-00000001 --start now").await, @r"
-    `repeatedsche-00000001` opens again and again
-    hint: when it opens is said with --cron, and how long it stays open with --duration
+    let cli = TestCli::new().await;
+    insta::assert_snapshot!(cli.fail("evenkeel schedule set repeatedsche-00000001 --start now").await, @r"
+    `repeatedsche-00000001` is a repeated schedule
+    hint: change its times with --cron and --duration
     ");
-    insta::assert_snapshot!(desk.fail("evenkeel schedule set singlesche-00000001 --time-zone UTC").await, @r"
-    `singlesche-00000001` opens once
-    hint: when it opens is said with --start, and when it closes with --end or --duration
+    insta::assert_snapshot!(cli.fail("evenkeel schedule set singlesche-00000001 --time-zone UTC").await, @r"
+    `singlesche-00000001` is a single schedule
+    hint: change its times with --start, and with --end or --duration
     ");
-    assert_eq!(desk.double.asked(), "");
+    assert_eq!(cli.fake_server.requests(), "");
 }

@@ -1,30 +1,30 @@
-//! Contexts, login, completion.
+//! Contexts, logins with a token, completion.
 
 use serde_json::json;
 
-use crate::Desk;
+use crate::TestCli;
 
 #[tokio::test]
-async fn a_login_is_kept_for_its_server() {
-    let mut desk = Desk::new().await;
-    desk.token = None;
-    desk.double.answer("GET projects", json!([])).answer(
+async fn a_login_is_saved_for_its_server() {
+    let mut cli = TestCli::new().await;
+    cli.token = None;
+    cli.fake_server.answer("GET projects", json!([])).answer(
         "GET compute/hosts",
         json!({"hosts": [], "totalElements": 0, "hasNext": false}),
     );
-    let line = format!("evenkeel login --server {} --project default", desk.server);
-    let (text, _) = desk.bare(&line, "good\n").await.expect("logged in");
+    let line = format!("evenkeel login --server {} --project default", cli.server);
+    let (text, _) = cli.bare(&line, "good\n").await.expect("logged in");
     assert_eq!(
         text,
-        format!("logged in to {} as context default\n", desk.server)
+        format!("logged in to {} as context default\n", cli.server)
     );
 
-    let (text, _) = desk
+    let (text, _) = cli
         .bare("evenkeel host list", "")
         .await
         .expect("with the token");
     assert_eq!(text, "no hosts\n");
-    let (text, _) = desk
+    let (text, _) = cli
         .bare("evenkeel context show -o json", "")
         .await
         .expect("the context");
@@ -32,17 +32,17 @@ async fn a_login_is_kept_for_its_server() {
 }
 
 #[tokio::test]
-async fn a_token_goes_to_no_other_server() {
-    let mut desk = Desk::new().await;
-    desk.token = None;
-    desk.double.answer("GET projects", json!([]));
-    let login = format!("evenkeel login --token good --server {}", desk.server);
-    desk.bare(&login, "").await.expect("logged in");
+async fn a_token_is_sent_to_no_other_server() {
+    let mut cli = TestCli::new().await;
+    cli.token = None;
+    cli.fake_server.answer("GET projects", json!([]));
+    let login = format!("evenkeel login --token good --server {}", cli.server);
+    cli.bare(&login, "").await.expect("logged in");
 
-    let other = crate::double::Double::default();
+    let other = crate::fake_server::FakeServer::default();
     let address = other.start().await;
     let line = format!("evenkeel host list --server {address}");
-    let failure = desk
+    let failure = cli
         .bare(&line, "")
         .await
         .expect_err("no token for that server");
@@ -53,44 +53,41 @@ async fn a_token_goes_to_no_other_server() {
 }
 
 #[tokio::test]
-async fn a_token_that_the_server_does_not_take_is_not_kept() {
-    let mut desk = Desk::new().await;
-    desk.token = None;
-    let line = format!("evenkeel login --token bad --server {}", desk.server);
-    let failure = desk.bare(&line, "").await.expect_err("refused");
+async fn a_token_that_the_server_rejects_is_not_saved() {
+    let mut cli = TestCli::new().await;
+    cli.token = None;
+    let line = format!("evenkeel login --token bad --server {}", cli.server);
+    let failure = cli.bare(&line, "").await.expect_err("refused");
     assert_eq!(failure.to_string(), "the token has expired");
-    let (text, _) = desk
-        .bare("evenkeel context list", "")
-        .await
-        .expect("a list");
+    let (text, _) = cli.bare("evenkeel context list", "").await.expect("a list");
     assert_eq!(
         text,
-        "no contexts; `evenkeel context add NAME --server URL` makes one\n"
+        "no contexts; `evenkeel context add NAME --server URL` creates one\n"
     );
 }
 
 #[tokio::test]
-async fn a_token_for_a_server_that_is_away_is_kept_untried() {
-    let desk = Desk::new().await;
+async fn a_token_for_an_unreachable_server_is_saved_unverified() {
+    let cli = TestCli::new().await;
     let line = "evenkeel login --token good --server http://127.0.0.1:1 --retry-for 0s";
-    let (text, _) = desk.bare(line, "").await.expect("kept");
+    let (text, _) = cli.bare(line, "").await.expect("kept");
     insta::assert_snapshot!(text, @r"
-    note: http://127.0.0.1:1 cannot be reached now, so the token was not tried
+    note: http://127.0.0.1:1 is unreachable, so the token was not verified
     logged in to http://127.0.0.1:1 as context default
     ");
-    let failure = desk
+    let failure = cli
         .bare("evenkeel login", "two words")
         .await
         .expect_err("no token");
     assert_eq!(
         failure.to_string(),
-        "this is not a token: a token is one word"
+        "this is not a token: a token has no spaces"
     );
 }
 
 #[tokio::test]
 async fn contexts_are_added_used_and_removed() {
-    let desk = Desk::new().await;
+    let cli = TestCli::new().await;
     let mut story = String::new();
     for line in [
         "evenkeel context add lab --server http://127.0.0.1:8080",
@@ -101,37 +98,37 @@ async fn contexts_are_added_used_and_removed() {
         "evenkeel context remove lab",
         "evenkeel context list -q",
     ] {
-        let (text, _) = desk.bare(line, "").await.expect("it works");
+        let (text, _) = cli.bare(line, "").await.expect("it works");
         story.push_str(&text);
     }
     insta::assert_snapshot!(story);
-    let failure = desk
+    let failure = cli
         .bare("evenkeel host list --context lab", "")
         .await
         .expect_err("removed");
     assert_eq!(
-        crate::told(&failure),
-        "there is no context `lab`\nhint: there are: field"
+        crate::render_failure(&failure),
+        "there is no context `lab`\nhint: known contexts: field"
     );
 }
 
 #[tokio::test]
 async fn shells_complete_the_nouns() {
-    let desk = Desk::new().await;
+    let cli = TestCli::new().await;
     for shell in ["bash", "zsh", "fish"] {
-        let (text, _) = desk
+        let (text, _) = cli
             .bare(&format!("evenkeel completion {shell}"), "")
             .await
             .expect("a script");
         assert!(text.contains("join-token"), "{shell}");
     }
-    let (text, _) = desk.bare("evenkeel version", "").await.expect("a version");
+    let (text, _) = cli.bare("evenkeel version", "").await.expect("a version");
     assert!(text.starts_with("evenkeel 0."), "{text}");
 }
 
 #[tokio::test]
-async fn a_login_keeps_what_is_known_of_the_server() {
-    let desk = Desk::new().await;
+async fn a_login_reuses_the_context_of_its_server() {
+    let cli = TestCli::new().await;
     let server = "http://127.0.0.1:1";
     let login = format!("evenkeel login --token good --server {server} --retry-for 0s");
     let mut story = String::new();
@@ -142,15 +139,15 @@ async fn a_login_keeps_what_is_known_of_the_server() {
         &format!("{login} --context new"),
         "evenkeel context list",
     ] {
-        let (text, _) = desk.bare(line, "").await.expect("it works");
+        let (text, _) = cli.bare(line, "").await.expect("it works");
         story.push_str(&text);
     }
     insta::assert_snapshot!(story, @r"
     context default added
     context lab added
-    note: http://127.0.0.1:1 cannot be reached now, so the token was not tried
+    note: http://127.0.0.1:1 is unreachable, so the token was not verified
     logged in to http://127.0.0.1:1 as context lab
-    note: http://127.0.0.1:1 cannot be reached now, so the token was not tried
+    note: http://127.0.0.1:1 is unreachable, so the token was not verified
     logged in to http://127.0.0.1:1 as context new
     CURRENT  NAME     SERVER              PROJECT  TOKEN
     *        default  http://127.0.0.1:2  east     no
@@ -160,17 +157,17 @@ async fn a_login_keeps_what_is_known_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_login_takes_no_name_that_is_taken() {
-    let desk = Desk::new().await;
+async fn a_login_picks_an_unused_context_name() {
+    let cli = TestCli::new().await;
     let server = "http://127.0.0.1:1";
     for line in [
         "evenkeel context add default --server http://127.0.0.1:2 --project east",
         &format!("evenkeel context add {server} --server http://127.0.0.1:3 --project west"),
         &format!("evenkeel login --token good --server {server} --retry-for 0s"),
     ] {
-        desk.bare(line, "").await.expect("it works");
+        cli.bare(line, "").await.expect("it works");
     }
-    let (names, _) = desk
+    let (names, _) = cli
         .bare("evenkeel context list -q", "")
         .await
         .expect("a list");
@@ -178,22 +175,22 @@ async fn a_login_takes_no_name_that_is_taken() {
 }
 
 #[tokio::test]
-async fn a_context_keeps_the_whole_path_of_its_authority() {
-    let desk = Desk::new().await;
-    desk.bare(
+async fn a_context_stores_the_absolute_path_of_its_ca() {
+    let cli = TestCli::new().await;
+    cli.bare(
         "evenkeel context add lab --server https://127.0.0.1:1 --ca ca.pem",
         "",
     )
     .await
     .expect("added");
-    let (text, _) = desk
+    let (text, _) = cli
         .bare("evenkeel context show -o json", "")
         .await
         .expect("the context");
     let context: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let whole = std::path::absolute("ca.pem").expect("a path");
-    assert_eq!(context["ca"].as_str(), whole.to_str());
-    let (text, _) = desk
+    let absolute = std::path::absolute("ca.pem").expect("a path");
+    assert_eq!(context["ca"].as_str(), absolute.to_str());
+    let (text, _) = cli
         .bare("evenkeel context show -q", "")
         .await
         .expect("the context");

@@ -1,9 +1,9 @@
-//! What a node should do, and runs.
+//! `explain`, and runs.
 
 use evenkeel_cli::Ending;
 use serde_json::{Value, json};
 
-use crate::Desk;
+use crate::TestCli;
 
 fn host() -> Value {
     json!({"resourceId": "host-00000001", "name": "edge-01", "instance": {"resourceId": "inst-00000001"}})
@@ -49,7 +49,7 @@ fn decision() -> Value {
         "mayStart": false,
         "reason": {"code": "window_closed", "text": "the window opens at 2026-03-01T22:00:00Z",
                    "data": {"opens": "2026-03-01T22:00:00Z"}},
-        "next": "2026-03-01T22:00:00Z",
+        "nextChange": "2026-03-01T22:00:00Z",
         "policy": {"resourceId": "osupdatepolicy-00000001", "name": "security", "level": "instance", "assignedTo": "inst-00000001",
                    "target": {"kind": "packages", "mode": "exactly", "packages": ["curl", "jq=1.7", "vim"]}},
         "windows": [{"start": "2026-03-01T22:00:00Z", "end": "2026-03-02T00:00:00Z",
@@ -64,31 +64,28 @@ fn decision() -> Value {
 const FILTER: &str = "GET os-update-runs?filter=instance.resourceId == \"inst-00000001\"\
                       ?orderBy=startTime desc, resourceId desc";
 
-/// A desk with one host, what runs on it and this decision.
-async fn desk(decision: Value) -> Desk {
-    let desk = Desk::new().await;
-    desk.double
+/// A command line with a server that has one host, its instance and this decision.
+async fn cli_with_decision(decision: Value) -> TestCli {
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer("GET compute/hosts/host-00000001", host())
         .answer("GET compute/instances/inst-00000001", instance())
         .answer("GET compute/instances/inst-00000001/decision", decision);
-    desk
+    cli
 }
 
 #[tokio::test]
-async fn an_explanation_says_what_why_and_until_when() {
-    let desk = desk(decision()).await;
-    insta::assert_snapshot!(desk.run("evenkeel explain host-00000001").await);
-    assert_eq!(
-        desk.run("evenkeel explain inst-00000001 -q").await,
-        "idle\n"
-    );
-    let json = desk.run("evenkeel explain inst-00000001 -o json").await;
+async fn an_explanation_names_the_action_and_its_reason() {
+    let cli = cli_with_decision(decision()).await;
+    insta::assert_snapshot!(cli.run("evenkeel explain host-00000001").await);
+    assert_eq!(cli.run("evenkeel explain inst-00000001 -q").await, "idle\n");
+    let json = cli.run("evenkeel explain inst-00000001 -o json").await;
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["reason"]["code"], "window_closed");
 }
 
 #[tokio::test]
-async fn an_explanation_names_everything_that_has_a_say() {
+async fn an_explanation_names_everything_that_matters() {
     let mut full = decision();
     full["reason"] = json!({"code": "paused", "text": "the site is paused: \"storm\""});
     full["policy"] = json!({
@@ -97,10 +94,10 @@ async fn an_explanation_names_everything_that_has_a_say() {
     });
     full["skippedPolicies"] = json!([{
         "resourceId": "osupdatepolicy-00000002", "name": "tools", "level": "site", "assignedTo": "site-00000001",
-        "why": "it is for package-managed systems",
+        "reason": "it is for package-managed systems",
     }]);
     full["slots"] = json!({
-        "assignedTo": "region-00000001", "maxConcurrent": 10, "stopAfterFailures": 2, "held": 3, "mine": true, "failures": 2,
+        "assignedTo": "region-00000001", "maxConcurrent": 10, "stopAfterFailures": 2, "heldByOthers": 3, "holdsSlot": true, "failures": 2,
     });
     full["pauses"] = json!([{"scope": "site-00000001", "reason": "storm", "by": "alice", "since": "2026-03-01T11:00:00Z"}]);
     full["order"] = json!({
@@ -109,38 +106,38 @@ async fn an_explanation_names_everything_that_has_a_say() {
     });
     full["silentSince"] = json!("2026-03-01T09:00:00Z");
     full["grant"] = json!({
-        "windows": [{"start": "2026-03-01T22:00:00Z", "end": "2026-03-02T00:00:00Z"}], "expires": "2026-03-08T12:00:00Z",
+        "windows": [{"start": "2026-03-01T22:00:00Z", "end": "2026-03-02T00:00:00Z"}], "expiresAt": "2026-03-08T12:00:00Z",
     });
     full["run"] = json!({"resourceId": "osupdaterun-00000001", "state": "staged"});
     full["windows"] = json!([{
         "start": "2026-03-01T11:30:00Z", "end": "2026-03-01T12:30:00Z", "scheduleId": "", "openedBy": "order", "open": true,
     }]);
-    let desk = desk(full).await;
-    insta::assert_snapshot!(desk.run("evenkeel explain inst-00000001").await);
+    let cli = cli_with_decision(full).await;
+    insta::assert_snapshot!(cli.run("evenkeel explain inst-00000001").await);
 }
 
 #[tokio::test]
-async fn a_node_that_may_begin_is_told_until_when() {
+async fn an_explanation_shows_until_when_an_update_may_start() {
     let mut open = decision();
     open["act"] = json!("apply");
     open["mayStart"] = json!(true);
-    open["before"] = json!("2026-03-01T13:00:00Z");
-    let desk = desk(open).await;
-    let text = desk.run("evenkeel explain inst-00000001").await;
-    assert!(text.contains("now          update\n"), "{text}");
+    open["startDeadline"] = json!("2026-03-01T13:00:00Z");
+    let cli = cli_with_decision(open).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("action       update\n"), "{text}");
     assert!(
-        text.contains("may begin    yes, until 2026-03-01T13:00:00Z\n"),
+        text.contains("may start    yes, until 2026-03-01T13:00:00Z\n"),
         "{text}"
     );
 }
 
 #[tokio::test]
-async fn a_wish_for_whatever_is_newest_would_change_all_that_is_available() {
+async fn a_policy_for_the_latest_versions_lists_all_available_updates() {
     let mut latest = decision();
     latest["policy"]["target"] = json!({"mode": "latest"});
-    let desk = desk(latest).await;
-    let text = desk.run("evenkeel explain inst-00000001").await;
-    assert!(text.contains("wish         whatever is newest\n"), "{text}");
+    let cli = cli_with_decision(latest).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("desired      latest\n"), "{text}");
     assert!(
         text.contains("bash     amd64         5.1        5.2\n"),
         "{text}"
@@ -148,15 +145,15 @@ async fn a_wish_for_whatever_is_newest_would_change_all_that_is_available() {
 }
 
 #[tokio::test]
-async fn what_the_rules_leave_out_would_not_change() {
+async fn excluded_packages_are_not_listed_as_pending() {
     let mut careful = decision();
     careful["policy"]["target"] = json!({
         "mode": "latest", "packageRules": {"exclude": ["ba*"], "minAgeDays": 1},
     });
-    careful["availableUpdates"][1]["leftOut"] = json!(true);
-    let desk = desk(careful).await;
-    let text = desk.run("evenkeel explain inst-00000001").await;
-    let rules = "rules        without ba*; only versions that are known for a day\n";
+    careful["availableUpdates"][1]["excluded"] = json!(true);
+    let cli = cli_with_decision(careful).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    let rules = "rules        without ba*; only versions known for at least 1 day\n";
     assert!(text.contains(rules), "{text}");
     assert!(
         text.contains("curl     amd64         8.4        8.5\n"),
@@ -166,18 +163,18 @@ async fn what_the_rules_leave_out_would_not_change() {
 }
 
 #[tokio::test]
-async fn the_words_of_a_node_cannot_play_with_the_terminal() {
-    let mut told = decision();
-    told["ownerLimits"] = json!("hours 22:00-04:00\u{1b}[2J\r");
-    let desk = desk(told).await;
-    let text = desk.run("evenkeel explain inst-00000001").await;
+async fn control_characters_of_a_node_are_removed() {
+    let mut decision = decision();
+    decision["ownerLimits"] = json!("hours 22:00-04:00\u{1b}[2J\r");
+    let cli = cli_with_decision(decision).await;
+    let text = cli.run("evenkeel explain inst-00000001").await;
     assert!(text.contains("hours 22:00-04:00[2J\n"), "{text}");
 }
 
 #[tokio::test]
-async fn a_host_on_which_nothing_runs_cannot_be_explained() {
-    let desk = Desk::new().await;
-    desk.double
+async fn a_host_without_an_instance_cannot_be_explained() {
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer(
             "GET compute/hosts/host-00000001",
             json!({"resourceId": "host-00000001"}),
@@ -190,84 +187,84 @@ async fn a_host_on_which_nothing_runs_cannot_be_explained() {
             "GET compute/instances",
             json!({"instances": [], "totalElements": 0, "hasNext": false}),
         );
-    insta::assert_snapshot!(desk.fail("evenkeel explain host-00000001").await, @r"
-    nothing runs on host `host-00000001` yet
-    hint: enrol it (`evenkeel-agent enroll`), or make its instance with `evenkeel instance create`
+    insta::assert_snapshot!(cli.fail("evenkeel explain host-00000001").await, @r"
+    host `host-00000001` has no instance yet
+    hint: enrol it (`evenkeel-agent enroll`), or create its instance with `evenkeel instance create`
     ");
-    let told = desk.fail("evenkeel explain edge-01").await;
+    let message = cli.fail("evenkeel explain edge-01").await;
     assert!(
-        told.starts_with("nothing runs on host `edge-01` yet\n"),
-        "{told}"
+        message.starts_with("host `edge-01` has no instance yet\n"),
+        "{message}"
     );
-    let told = desk.fail("evenkeel explain edge-02").await;
+    let message = cli.fail("evenkeel explain edge-02").await;
     assert!(
-        told.starts_with("there is no instance `edge-02`\n"),
-        "{told}"
+        message.starts_with("there is no instance `edge-02`\n"),
+        "{message}"
     );
 }
 
 #[tokio::test]
-async fn an_instance_shows_its_conditions_and_the_policy_that_applies() {
-    let desk = desk(decision()).await;
-    insta::assert_snapshot!(desk.run("evenkeel instance get inst-00000001").await);
+async fn an_instance_shows_its_conditions_and_its_policy() {
+    let cli = cli_with_decision(decision()).await;
+    insta::assert_snapshot!(cli.run("evenkeel instance get inst-00000001").await);
 }
 
 #[tokio::test]
-async fn a_run_tells_how_it_went_and_the_last_words_of_one_that_failed() {
+async fn a_failed_run_shows_its_report_and_failure_log() {
     let mut failed = run("failed", 2);
-    failed["account"] = json!({
+    failed["report"] = json!({
         "phases": [
             {"phase": "download", "millis": 12_340, "bytes": 12_000_000},
             {"phase": "apply", "millis": 125_000, "bytes": 0},
         ],
         "remarks": ["cron.service was left as it was"],
-        "keptConffiles": ["/etc/curlrc"],
+        "preservedConffiles": ["/etc/curlrc"],
         "restartedServices": ["ssh.service"],
         "rebootRequired": true,
     });
-    let words: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
-    failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", words.concat()));
-    let desk = Desk::new().await;
-    desk.double
+    let log_lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
+    failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", log_lines.concat()));
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer("GET os-update-runs/osupdaterun-00000001", failed);
-    let text = desk.run("evenkeel run get osupdaterun-00000001").await;
-    for told in [
+    let text = cli.run("evenkeel run get osupdaterun-00000001").await;
+    for expected in [
         "reboot    still required\n",
-        "PHASE     TOOK   FETCHED\ndownload  12.3s  12.0 MB\napply     2m 5s  -\n",
+        "PHASE     DURATION  DOWNLOADED\ndownload  12.3s     12.0 MB\napply     2m 5s     -\n",
         "Remarks:\nREMARK\ncron.service was left as it was\n",
-        "Configuration files that were kept as a person left them:\nFILE\n/etc/curlrc\n",
-        "Services that were restarted:\nUNIT\nssh.service\n",
-        "The node's last words:\nLINE\nline 11\n",
+        "Configuration files with local changes, not replaced:\nFILE\n/etc/curlrc\n",
+        "Restarted services:\nUNIT\nssh.service\n",
+        "Failure log:\nLINE\nline 11\n",
         "line 39\ndpkg: error[0m\n",
     ] {
-        assert!(text.contains(told), "{told:?} in {text}");
+        assert!(text.contains(expected), "{expected:?} in {text}");
     }
     let line = "evenkeel run watch osupdaterun-00000001";
-    let (watched, ending) = desk.answer(line, "").await.expect("it can be watched");
+    let (watched, ending) = cli.answer(line, "").await.expect("it can be watched");
     assert_eq!(ending, Ending::RunNotSucceeded);
-    for told in [
-        "  took: download 12.3s (12.0 MB), apply 2m 5s\n",
-        "  kept as it was: /etc/curlrc\n",
+    for expected in [
+        "  durations: download 12.3s (12.0 MB), apply 2m 5s\n",
+        "  not replaced: /etc/curlrc\n",
         "  remark: cron.service was left as it was\n",
         "  a reboot is still required\n",
     ] {
-        assert!(watched.contains(told), "{told:?} in {watched}");
+        assert!(watched.contains(expected), "{expected:?} in {watched}");
     }
 }
 
 #[tokio::test]
-async fn a_run_is_shown_with_everything_that_happened() {
-    let desk = Desk::new().await;
-    desk.double
+async fn a_run_is_shown_with_its_events() {
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer(
             "GET os-update-runs/osupdaterun-00000001",
             run("succeeded", 3),
         )
         .answer("GET compute/hosts/host-00000001", host())
         .answer(FILTER, runs(&[run("succeeded", 0)]));
-    insta::assert_snapshot!(desk.run("evenkeel run get osupdaterun-00000001").await);
-    insta::assert_snapshot!(desk.run("evenkeel run list --host host-00000001").await);
-    let json = desk
+    insta::assert_snapshot!(cli.run("evenkeel run get osupdaterun-00000001").await);
+    insta::assert_snapshot!(cli.run("evenkeel run list --host host-00000001").await);
+    let json = cli
         .run("evenkeel run get osupdaterun-00000001 --output json")
         .await;
     let json: Value = serde_json::from_str(&json).expect("JSON");
@@ -277,9 +274,9 @@ async fn a_run_is_shown_with_everything_that_happened() {
 }
 
 #[tokio::test]
-async fn a_watched_run_tells_each_event_once() {
-    let desk = Desk::new().await;
-    desk.double
+async fn a_watched_run_prints_each_event_once() {
+    let cli = TestCli::new().await;
+    cli.fake_server
         .answer(
             "GET os-update-runs/osupdaterun-00000001",
             run("downloading", 1),
@@ -297,17 +294,17 @@ async fn a_watched_run_tells_each_event_once() {
             run("succeeded", 3),
         );
     insta::assert_snapshot!(
-        desk.run("evenkeel run watch osupdaterun-00000001 --interval 1ms")
+        cli.run("evenkeel run watch osupdaterun-00000001 --interval 1ms")
             .await
     );
 }
 
 #[tokio::test]
 async fn a_watched_host_waits_for_its_next_run() {
-    let desk = Desk::new().await;
+    let cli = TestCli::new().await;
     let mut old = run("failed", 0);
     old["resourceId"] = json!("osupdaterun-00000000");
-    desk.double
+    cli.fake_server
         .answer("GET compute/hosts/host-00000001", host())
         .answer("GET compute/instances/inst-00000001/decision", decision())
         .answer(FILTER, runs(std::slice::from_ref(&old)))
@@ -319,23 +316,23 @@ async fn a_watched_host_waits_for_its_next_run() {
             run("succeeded", 3),
         );
     insta::assert_snapshot!(
-        desk.run("evenkeel run watch --host host-00000001 --interval 1ms")
+        cli.run("evenkeel run watch --host host-00000001 --interval 1ms")
             .await
     );
 }
 
 #[tokio::test]
-async fn a_run_that_fails_is_told_by_the_exit_code() {
-    let desk = Desk::new().await;
+async fn a_failed_run_sets_the_exit_code() {
+    let cli = TestCli::new().await;
     let mut failed = run("failed", 2);
     failed["reason"] = json!("dpkg ended with status 1");
-    desk.double
+    cli.fake_server
         .answer("GET os-update-runs/osupdaterun-00000001", failed);
     let line = format!(
         "evenkeel run watch osupdaterun-00000001 --server {}",
-        desk.server
+        cli.server
     );
-    let (text, ending) = desk.bare(&line, "").await.expect("it can be watched");
+    let (text, ending) = cli.bare(&line, "").await.expect("it can be watched");
     assert_eq!(ending, Ending::RunNotSucceeded);
     let last = text.lines().last().expect("a line");
     assert_eq!(
@@ -345,26 +342,26 @@ async fn a_run_that_fails_is_told_by_the_exit_code() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_in_time() {
-    let desk = Desk::new().await;
-    desk.double.answer(
+async fn a_watch_times_out() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer(
         "GET os-update-runs/osupdaterun-00000001",
         run("applying", 2),
     );
     let line = "evenkeel run watch osupdaterun-00000001 --interval 1ms --timeout 20ms";
-    insta::assert_snapshot!(desk.fail(line).await, @r"
-    the run has not ended in the time that was given
-    hint: it goes on without being watched; give a longer --timeout to see its end
+    insta::assert_snapshot!(cli.fail(line).await, @r"
+    the run has not ended within --timeout
+    hint: it continues; use a longer --timeout to watch its end
     ");
 }
 
 #[tokio::test]
-async fn a_node_that_is_up_to_date_would_change_nothing() {
+async fn a_node_that_is_up_to_date_has_no_pending_changes() {
     let mut done = decision();
-    done["reason"] = json!({"code": "up_to_date", "text": "it is as the policy wishes"});
+    done["reason"] = json!({"code": "up_to_date", "text": "the node matches the policy"});
     done["policy"]["target"]["packages"] = json!(["jq=1.7", "vim"]);
-    let desk = desk(done).await;
-    let text = desk.run("evenkeel explain host-00000001").await;
-    assert!(text.contains("nothing that the node knows of"), "{text}");
-    assert!(!text.contains("TO\n"), "{text}");
+    let cli = cli_with_decision(done).await;
+    let text = cli.run("evenkeel explain host-00000001").await;
+    assert!(text.contains("none reported by the node"), "{text}");
+    assert!(!text.contains("TARGET\n"), "{text}");
 }

@@ -1,59 +1,66 @@
-//! What becomes of an image that failed on a node before: it waits for a person, who orders one more try at a time.
+//! Quarantine: an image that failed on a node is retried only when a user orders it, one attempt for each order.
 
-use super::{LastEnd, NodeFacts, Protocol, Reason, Target, TargetKind};
+use super::{AgentProtocol, LastRun, NodeFacts, Reason, Target, TargetKind};
 use crate::Time;
 use crate::order::{Order, OrderKind};
 use crate::os::{Image, Sha256};
 
-/// Whether a wish may be tried.
+/// Whether a target may be applied although its image may have failed before.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Trial {
-    /// It did not fail before, as far as the node says.
-    First,
-    /// It failed, and a person who knew that ordered it once more.
-    Again,
-    /// It failed, and nobody has ordered it since.
-    Held(Reason),
+pub(super) enum QuarantineCheck {
+    /// No failure of the image is known.
+    Clear,
+    /// The image failed, and a user who knew of the failure ordered a retry.
+    RetryOrdered,
+    /// The image failed, and no valid order for a retry exists.
+    Blocked(Reason),
 }
 
-/// Whether a wish may be tried on a node. Total.
+/// Checks whether a target is quarantined on a node. Never fails.
 ///
-/// An order counts once: what ended since was its try, however it ended. One that is older than what we know of the failure
-/// was given without knowing it.
-pub(super) fn trial(known: &NodeFacts, order: Option<&Order>, target: &Target, now: Time) -> Trial {
-    let Some((image, since)) = known.failed(target) else {
-        return Trial::First;
+/// An order allows one attempt: a run that ended after the order used it up, whatever its result. An order that is
+/// older than the failure was given without knowing of it and does not count.
+pub(super) fn check_quarantine(
+    facts: &NodeFacts,
+    order: Option<&Order>,
+    target: &Target,
+    now: Time,
+) -> QuarantineCheck {
+    let Some((image, since)) = facts.failed_image(target) else {
+        return QuarantineCheck::Clear;
     };
     let in_force = |order: &&Order| {
         order.kind == OrderKind::Now && order.at <= now && now < order.until && since < order.at
     };
     let is_tried = |order: &Order| {
-        let end = known.last_end.as_ref();
-        end.is_some_and(|end| end.is_of(image) && order.at <= end.at)
+        let end = facts.last_run.as_ref();
+        end.is_some_and(|end| end.is_for_image(image) && order.at <= end.at)
     };
     match order.filter(in_force) {
-        Some(order) if !is_tried(order) => Trial::Again,
-        _ => Trial::Held(held(image)),
+        Some(order) if !is_tried(order) => QuarantineCheck::RetryOrdered,
+        _ => QuarantineCheck::Blocked(reason_for(image)),
     }
 }
 
-fn held(image: &Image) -> Reason {
+fn reason_for(image: &Image) -> Reason {
     Reason::Quarantined {
         image_id: image.image_id.clone(),
     }
 }
 
 impl NodeFacts {
-    /// Why a wish is not tried by itself on this node, whatever was ordered: its image failed here before. None for
-    /// agents that do not say what failed.
+    /// Why a target is not applied automatically on this node: its image failed here before. Ignores orders. `None`
+    /// for agents that do not report failed images.
     #[must_use]
-    pub fn quarantined(&self, target: &Target) -> Option<Reason> {
-        self.failed(target).map(|(image, _)| held(image))
+    pub fn quarantine_reason(&self, target: &Target) -> Option<Reason> {
+        self.failed_image(target)
+            .map(|(image, _)| reason_for(image))
     }
 
-    /// The image of a wish, and since when it is known to have failed here.
-    fn failed<'a>(&self, target: &'a Target) -> Option<(&'a Image, Time)> {
-        let (Protocol::Own { .. }, TargetKind::Image(image)) = (&self.speaks, &target.wish) else {
+    /// The image of a target and since when its failure on this node is known.
+    fn failed_image<'a>(&self, target: &'a Target) -> Option<(&'a Image, Time)> {
+        let (AgentProtocol::Own { .. }, TargetKind::Image(image)) = (&self.protocol, &target.kind)
+        else {
             return None;
         };
         if image.sha256 == Sha256::NONE {
@@ -65,10 +72,10 @@ impl NodeFacts {
     }
 }
 
-impl LastEnd {
-    /// Whether the attempt was for this image, by whatever policy.
-    fn is_of(&self, image: &Image) -> bool {
-        let named = self.target.as_deref().and_then(Target::named_by);
-        named.is_some_and(|(_, os)| os == Some(image.os))
+impl LastRun {
+    /// Whether the run was for this image, under any policy.
+    fn is_for_image(&self, image: &Image) -> bool {
+        let parsed = self.target.as_deref().and_then(Target::parse_digest);
+        parsed.is_some_and(|(_, os)| os == Some(image.os))
     }
 }

@@ -1,4 +1,4 @@
-//! Why a node should do what it should do. The texts are made here and nowhere else.
+//! Reasons of decisions, and their texts.
 
 use std::fmt;
 
@@ -8,86 +8,75 @@ use crate::condition::ConditionKind;
 use crate::id::{PolicyId, RunId};
 use crate::pause::PauseScope;
 
-/// Why a decision is as it is.
+/// Reason of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// The host was invalidated or is to be removed.
     NotTrusted,
-    /// The node has not spoken since its instance was made.
+    /// The node has not reported since its instance was created.
     NotProvisioned,
-    /// Nothing is assigned to it.
+    /// No policy is assigned.
     NoPolicy,
-    /// What is assigned to it cannot be meant for it.
+    /// None of the assigned policies fits.
     PolicyDoesNotFit {
         /// The nearest one.
         policy: PolicyId,
-        /// How near.
+        /// Distance of its assignment.
         level: Level,
-        /// What is wrong with it.
+        /// Why it does not fit.
         why: &'static str,
     },
-    /// Its agent does not know how.
+    /// The agent lacks a module.
     AgentLacks {
-        /// What would be needed.
+        /// The missing module.
         module: &'static str,
     },
-    /// The policy names no image, and the catalogue has none of the profile.
-    NoImage {
-        /// The profile.
-        profile: String,
-    },
-    /// The image that is wished for is what runs.
-    RunsAlready {
-        /// Its version.
-        image_id: String,
-    },
-    /// The image that is wished for is not known to be newer than what runs.
+    /// The policy names no image, and the catalogue has no image of the profile.
+    NoImage { profile: String },
+    /// The node runs the desired image.
+    RunsAlready { image_id: String },
+    /// The desired image is not known to be newer than the running one.
     NotNewer {
-        /// The version that is wished for.
+        /// Version of the desired image.
         image_id: String,
-        /// The version that runs.
+        /// Version of the running image.
         running: String,
     },
-    /// The image that is wished for failed on this node before. What was wrong with it is told by its run.
-    Quarantined {
-        /// Its version.
-        image_id: String,
-    },
-    /// Nothing new is started for now.
+    /// The desired image failed on this node before. Its run has the details.
+    Quarantined { image_id: String },
+    /// Updates are paused.
     Paused {
-        /// Where.
         scope: PauseScope,
-        /// Who said so.
+        /// The user who paused them.
         by: String,
-        /// Why.
+        /// Text of that user; may be empty.
         reason: String,
     },
-    /// As many nodes are being changed as the assignment allows.
+    /// As many nodes are being updated as the assignment allows.
     NoFreeSlot {
         /// What the policy is assigned to.
         scope: Scope,
-        /// How many that is.
+        /// Maximum number of concurrent updates.
         limit: u32,
     },
-    /// It let its last window pass for nothing while others waited, so they go first.
-    GivesWay {
+    /// The node did not use its last window while others waited, so they go first.
+    YieldsSlot {
         /// What the policy is assigned to.
         scope: Scope,
-        /// Until when.
         until: Time,
     },
-    /// The assignment starts nothing any more because too much failed.
+    /// The assignment stopped after too many failures.
     Stopped {
         /// What the policy is assigned to.
         scope: Scope,
-        /// How much.
+        /// Number of failures.
         failures: u32,
     },
     /// No window is open, and none is known to come.
     NoWindow,
-    /// No window is open yet.
+    /// The window is not open yet.
     WindowClosed {
-        /// When the next one opens.
+        /// When the next window opens.
         opens: Time,
     },
     /// A window is open.
@@ -95,49 +84,32 @@ pub enum Reason {
         /// When it closes.
         until: Time,
     },
-    /// An attempt is going on.
+    /// A run is open.
     RunOpen {
-        /// Which.
         run: RunId,
-        /// The name of its state.
+        /// Name of its state.
         state: &'static str,
     },
-    /// The wish of the open attempt was taken back or replaced.
-    Withdrawn {
-        /// Which attempt.
-        run: RunId,
-    },
-    /// A person called the open attempt off.
-    Requested {
-        /// Which attempt.
-        run: RunId,
-    },
-    /// It was brought to the wanted state in this window.
-    UpToDate {
-        /// By which attempt.
-        run: RunId,
-        /// When.
-        at: Time,
-    },
-    /// It could not be brought to the wanted state in this window.
-    FailedInWindow {
-        /// By which attempt.
-        run: RunId,
-        /// When.
-        at: Time,
-    },
+    /// The target of the open run was withdrawn or replaced.
+    Withdrawn { run: RunId },
+    /// A user cancelled the open run.
+    Requested { run: RunId },
+    /// A run brought the node to the desired state in this window.
+    UpToDate { run: RunId, at: Time },
+    /// A run failed in this window.
+    FailedInWindow { run: RunId, at: Time },
 }
 
 impl Reason {
-    /// When it is over by time alone, of those that keep back what could begin.
-    pub(super) const fn over_at(&self) -> Option<Time> {
+    /// When the reason ends by time alone, for reasons that hold back a start.
+    pub(super) const fn ends_at(&self) -> Option<Time> {
         match self {
-            Self::GivesWay { until, .. } => Some(*until),
+            Self::YieldsSlot { until, .. } => Some(*until),
             _ => None,
         }
     }
 
-    /// What people should know about an instance for this reason, if it is a thing that only people can change.
+    /// The condition that this reason raises, if only a user can resolve it.
     #[must_use]
     pub fn condition(&self) -> Option<(ConditionKind, String)> {
         let kind = match self {
@@ -166,7 +138,7 @@ impl Reason {
             Self::Quarantined { .. } => "quarantined",
             Self::Paused { .. } => "paused",
             Self::NoFreeSlot { .. } => "no_free_slot",
-            Self::GivesWay { .. } => "gives_way",
+            Self::YieldsSlot { .. } => "yields_slot",
             Self::Stopped { .. } => "stopped",
             Self::NoWindow => "no_window",
             Self::WindowClosed { .. } => "window_closed",
@@ -184,7 +156,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotTrusted => f.write_str("the host was invalidated or is to be removed"),
-            Self::NotProvisioned => f.write_str("the node has not spoken yet"),
+            Self::NotProvisioned => f.write_str("the node has not connected yet"),
             Self::NoPolicy => f.write_str("no update policy is assigned to the instance"),
             Self::PolicyDoesNotFit { policy, level, why } => {
                 write!(f, "{policy}, assigned to the {level}, does not fit: {why}")
@@ -195,67 +167,70 @@ impl fmt::Display for Reason {
             Self::NoImage { profile } => {
                 write!(f, "the catalogue has no image of the profile {profile}")
             }
-            Self::RunsAlready { image_id } => write!(f, "it runs the wanted image {image_id}"),
+            Self::RunsAlready { image_id } => {
+                write!(f, "the node already runs the desired image {image_id}")
+            }
             Self::NotNewer { image_id, running } => {
                 write!(
                     f,
-                    "the wanted image {image_id} is not newer than {running}, which runs"
+                    "the desired image {image_id} is not newer than the running image {running}"
                 )
             }
             Self::Quarantined { image_id } => {
                 write!(
                     f,
-                    "the image {image_id} failed on this node before and is not tried again by itself; \
-                     `evenkeel update now` orders it"
+                    "the image {image_id} failed on this node before and is not retried automatically; \
+                     `evenkeel update now` orders a retry"
                 )
             }
-            Self::Paused { scope, by, reason } => paused(f, *scope, by, reason),
-            Self::NoFreeSlot { scope, limit } => {
+            Self::Paused { scope, by, reason } => write_paused(f, *scope, by, reason),
+            Self::NoFreeSlot { scope, limit } => write!(
+                f,
+                "{limit} nodes are being updated, as many as {scope} allows at once"
+            ),
+            Self::YieldsSlot { scope, until } => {
                 write!(
                     f,
-                    "{limit} nodes are being updated, as many as {scope} allows at once"
-                )
-            }
-            Self::GivesWay { scope, until } => {
-                write!(
-                    f,
-                    "it did nothing in its last window, so the other nodes of {scope} go first until {}",
-                    instant(*until)
+                    "the node did not use its last window, so the other nodes of {scope} go first until {}",
+                    format_instant(*until)
                 )
             }
             Self::Stopped { scope, failures } => {
                 write!(
                     f,
-                    "{failures} updates of {scope} failed; it starts no more until `evenkeel assignment resume {scope}`"
+                    "{failures} updates of {scope} failed; no more start until `evenkeel assignment resume {scope}`"
                 )
             }
             Self::NoWindow => f.write_str("no schedule opens a window for updates"),
             Self::WindowClosed { opens } => {
-                write!(f, "the next window opens at {}", instant(*opens))
+                write!(f, "the next window opens at {}", format_instant(*opens))
             }
-            Self::WindowOpen { until } => write!(f, "a window is open until {}", instant(*until)),
+            Self::WindowOpen { until } => {
+                write!(f, "a window is open until {}", format_instant(*until))
+            }
             Self::RunOpen { run, state } => write!(f, "{run} is {state}"),
-            Self::Withdrawn { run } => {
-                write!(f, "what {run} was for is not wanted any more")
-            }
-            Self::Requested { run } => write!(f, "{run} was called off"),
-            Self::UpToDate { run, at } => {
-                write!(
-                    f,
-                    "{run} brought it to the wanted state at {}",
-                    instant(*at)
-                )
-            }
+            Self::Withdrawn { run } => write!(f, "the update of {run} is no longer desired"),
+            Self::Requested { run } => write!(f, "{run} was cancelled"),
+            Self::UpToDate { run, at } => write!(
+                f,
+                "{run} brought the node to the desired state at {}",
+                format_instant(*at)
+            ),
             Self::FailedInWindow { run, at } => write!(
                 f,
                 "{run} failed at {}; the next attempt is made in the next window",
-                instant(*at)
+                format_instant(*at)
             ),
         }
     }
 }
 
-fn paused(f: &mut fmt::Formatter<'_>, scope: PauseScope, by: &str, reason: &str) -> fmt::Result {
+fn write_paused(
+    f: &mut fmt::Formatter<'_>,
+    scope: PauseScope,
+    by: &str,
+    reason: &str,
+) -> fmt::Result {
     write!(f, "{by} paused updates of {scope}")?;
     if reason.is_empty() {
         Ok(())
@@ -264,6 +239,6 @@ fn paused(f: &mut fmt::Formatter<'_>, scope: PauseScope, by: &str, reason: &str)
     }
 }
 
-fn instant(time: Time) -> String {
+fn format_instant(time: Time) -> String {
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }

@@ -1,69 +1,77 @@
-//! Until when a decision stays as it is by time alone, and the one list of the instants that may end it.
+//! How long a decision stays the same by time alone, and the complete list of the instants that may change it.
 
 use chrono::TimeDelta;
 
-use super::case::Case;
-use super::{NodeFacts, Wanted};
+use super::evaluation::Evaluation;
+use super::{NodeFacts, UpdateIntent};
 use crate::Time;
 use crate::order::OrderKind;
 use crate::run::OpenRun;
 
-/// Leave ahead expires at a full one.
+/// Offline grants expire at full hours.
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
-/// Before which instant the decision about a node stays as it is by time alone, with the leave that it gives ahead; none if
-/// it always does. It may stay longer, and never changes sooner.
+/// Until when the decision about a node, its offline grant included, stays the same by time alone; `None` if only an
+/// event can change it. The decision never changes earlier, but may stay the same for longer.
 #[must_use]
 pub fn steady_until(
-    known: &NodeFacts,
-    wanted: &Wanted,
+    facts: &NodeFacts,
+    intent: &UpdateIntent,
     open: Option<&OpenRun>,
     now: Time,
 ) -> Option<Time> {
-    first_after(now, instants(known, wanted, open, now))
+    first_after(now, change_instants(facts, intent, open, now))
 }
 
-/// The instants at which a decision may change by time alone; there are no others.
-fn instants(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: Time) -> Vec<Time> {
+/// All instants at which a decision may change by time alone.
+fn change_instants(
+    facts: &NodeFacts,
+    intent: &UpdateIntent,
+    open: Option<&OpenRun>,
+    now: Time,
+) -> Vec<Time> {
     let mut instants = Vec::new();
-    for (start, end) in wanted.spans() {
+    for (start, end) in intent.window_spans() {
         instants.extend([
-            // What is to begin in it may be fetched from here on.
-            start - wanted.fetch_ahead,
-            // It opens: what waited for it may begin, and what was tried before it may be tried again.
+            // From here on the node may download for the window.
+            start - intent.fetch_ahead,
+            // The window opens: waiting runs may start, and targets that failed earlier may be tried again.
             start,
-            // It closes: nothing begins in it any more, and what was fetched for it may have missed its last window.
+            // The window closes: nothing starts in it any more, and a staged run may have missed its last window.
             end,
         ]);
     }
-    // The agent that ours has replaced may not begin its attempt any more, which is given up.
+    // A replaced agent may no longer begin its run, which is then cancelled.
     instants.extend(open.and_then(|run| run.may_begin_until));
-    // Those that were to go first have had their turn.
-    let assigned = wanted.nearest(known);
-    instants.extend(assigned.and_then(|assigned| assigned.brake.behind));
-    // Leave ahead expires an hour later than before, and may reach another window.
-    let case = Case::of(known, wanted, now);
-    if case.leave_ahead(&case.decide(open), open).is_some() {
+    // The nodes that go first have had their turn.
+    let assigned = intent.effective_policy(facts);
+    instants.extend(assigned.and_then(|assigned| assigned.usage.yields_until));
+    // At the next full hour an offline grant expires one hour later, and may include another window.
+    let evaluation = Evaluation::new(facts, intent, now);
+    if evaluation
+        .offline_grant_terms(&evaluation.decide(open), open)
+        .is_some()
+    {
         instants.push(full_hour(now) + HOUR);
     }
     instants
 }
 
-/// The first of some instants that is still to come.
+/// The earliest of some instants that is after `now`.
 pub(crate) fn first_after(now: Time, instants: impl IntoIterator<Item = Time>) -> Option<Time> {
     instants.into_iter().filter(|at| now < *at).min()
 }
 
-/// The full hour that an instant is in.
+/// Rounds an instant down to the full hour.
 pub(super) fn full_hour(at: Time) -> Time {
     let seconds = at.timestamp();
     let hour = seconds - seconds.rem_euclid(HOUR.num_seconds());
     Time::from_timestamp(hour, 0).unwrap_or(at)
 }
 
-impl Wanted {
-    /// All windows as `[start, end)`: those that a person cancelled too, and the one that a person ordered.
-    pub(crate) fn spans(&self) -> impl Iterator<Item = (Time, Time)> {
+impl UpdateIntent {
+    /// All windows as `[start, end)`, including those that a cancel order closed and the one that was ordered.
+    pub(crate) fn window_spans(&self) -> impl Iterator<Item = (Time, Time)> {
         let windows = self.windows.as_slice().iter();
         let windows = windows.map(|window| (window.start, window.end));
         let ordered = self.order.as_ref();

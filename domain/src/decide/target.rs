@@ -1,82 +1,79 @@
-//! Wishes as nodes can obey them.
+//! Targets: desired updates in the form that nodes apply.
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::{NodeFacts, Protocol, Reason, Wanted};
-use crate::assignment::Assigned;
+use super::{AgentProtocol, NodeFacts, Reason, UpdateIntent};
+use crate::assignment::AssignedPolicy;
 use crate::id::{OsId, PolicyId};
 use crate::os::{Image, OsKind, compare_versions};
-use crate::package::WantedPackage;
-use crate::policy::{ImageRules, PackageRules, UpdatePolicy, Wish};
+use crate::package::PackageRequirement;
+use crate::policy::{DesiredUpdate, ImageRules, PackageRules, UpdatePolicy};
 
-/// A wish as a node can obey it.
+/// Desired update in the form that a node applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The policy that it comes from.
     pub policy: PolicyId,
-    /// What to bring to which state.
-    pub wish: TargetKind,
-    /// How an image may be fetched; the usual way for all that is no image.
-    #[serde(default, skip_serializing_if = "ImageRules::is_usual")]
+    /// What to install. The stored JSON calls it `wish`.
+    #[serde(rename = "wish")]
+    pub kind: TargetKind,
+    /// How an image may be fetched; the default for targets without an image.
+    #[serde(default, skip_serializing_if = "ImageRules::is_default")]
     pub image_rules: ImageRules,
 }
 
-/// What to bring to which state.
+/// What a node installs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetKind {
-    /// Packages.
+    /// Debian packages.
     Packages {
-        /// These; every installed one to its newest version if none is named.
-        exactly: Option<Vec<WantedPackage>>,
-        /// Further sources of packages, one DEB822 stanza each.
+        /// These packages; `None` to upgrade all installed packages to their newest versions.
+        exactly: Option<Vec<PackageRequirement>>,
+        /// Additional package sources, one DEB822 stanza each.
         sources: Vec<String>,
-        /// The kernel's command line; empty if it is not wished for.
+        /// Kernel command line; empty to leave it unchanged.
         kernel_command: String,
-        /// How it may be done.
-        #[serde(default, skip_serializing_if = "PackageRules::is_usual")]
+        #[serde(default, skip_serializing_if = "PackageRules::is_default")]
         rules: PackageRules,
         /// Whether an older version may replace a newer one.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         allow_downgrades: bool,
     },
-    /// A whole image.
+    /// An operating system image.
     Image(Image),
-    /// The kernel's command line of a system that is updated by images. It excludes an image (southbound section 1.4).
-    Kernel {
-        /// The command line.
-        command: String,
-    },
+    /// Kernel command line of a system that is updated by images. Excludes an image.
+    Kernel { command: String },
 }
 
 impl Target {
-    /// Identifies the wish: equal for equal wishes. Policies never change, so the policy's id stands for what it says;
-    /// which image is the newest one changes, so the image's id follows.
+    /// Identifies the target: equal targets have equal digests. Policies are immutable, so the id of the policy stands
+    /// for its content. The newest image changes over time, so the id of the image is added.
     #[must_use]
     pub fn digest(&self) -> String {
-        match &self.wish {
+        match &self.kind {
             TargetKind::Image(image) => format!("{}/{}", self.policy, image.os),
             TargetKind::Packages { .. } | TargetKind::Kernel { .. } => self.policy.to_string(),
         }
     }
 
-    /// The policy, and the image if there is one, that a digest names.
+    /// Parses a digest into the id of the policy and the id of the image, if it has one.
     #[must_use]
-    pub fn named_by(digest: &str) -> Option<(PolicyId, Option<OsId>)> {
+    pub fn parse_digest(digest: &str) -> Option<(PolicyId, Option<OsId>)> {
         match digest.split_once('/') {
             None => Some((digest.parse().ok()?, None)),
             Some((policy, os)) => Some((policy.parse().ok()?, Some(os.parse().ok()?))),
         }
     }
 
-    /// Whether it is the same wish. Policies never change, so for packages and command lines the policy says so: an older
-    /// release wrote down less of them. What stands behind the id of an image may change: it is another wish if the file is
-    /// another one or lies elsewhere. Who vouches for it, what it is called and what it is made for are no part of that.
+    /// Whether both describe the same update. Policies are immutable, so for packages and command lines the policy
+    /// decides (targets stored by older releases have fewer fields). The catalogue entry behind an image id may change:
+    /// the update is another one if the file has another digest or URL. Signatures, name and architecture do not matter.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let is_same_wish = match (&self.wish, &other.wish) {
+        let has_same_content = match (&self.kind, &other.kind) {
             (TargetKind::Packages { .. }, TargetKind::Packages { .. })
             | (TargetKind::Kernel { .. }, TargetKind::Kernel { .. }) => true,
             (TargetKind::Image(mine), TargetKind::Image(its)) => {
@@ -84,35 +81,35 @@ impl Target {
             }
             _ => false,
         };
-        is_same_wish && self.policy == other.policy
+        has_same_content && self.policy == other.policy
     }
 
-    /// How many days ago a version must have been seen first to be installed; 0 if its age does not matter.
+    /// Minimum age of a version in days since it was first seen; 0 if the age does not matter.
     #[must_use]
     pub const fn min_age_days(&self) -> u32 {
-        match &self.wish {
+        match &self.kind {
             TargetKind::Packages { rules, .. } => rules.min_age_days,
             TargetKind::Image(_) | TargetKind::Kernel { .. } => 0,
         }
     }
 
-    /// The module of an agent that can do it.
+    /// Name of the agent module that applies this target.
     #[must_use]
     pub const fn module(&self) -> &'static str {
-        match &self.wish {
+        match &self.kind {
             TargetKind::Packages { kernel_command, .. } if kernel_command.is_empty() => "packages",
             TargetKind::Packages { .. } | TargetKind::Kernel { .. } => "kernel",
             TargetKind::Image(_) => "image",
         }
     }
 
-    /// The command line of the kernel that a policy wishes for an instance that is updated by images.
+    /// The kernel command line that a policy sets on an instance that is updated by images.
     #[must_use]
-    pub fn of_kernel(policy: &UpdatePolicy) -> Option<Self> {
-        match &policy.spec.wish {
-            Wish::Target(target) if !target.kernel_command.is_empty() => Some(Self {
+    pub fn for_kernel(policy: &UpdatePolicy) -> Option<Self> {
+        match &policy.spec.desired {
+            DesiredUpdate::Target(target) if !target.kernel_command.is_empty() => Some(Self {
                 policy: policy.id,
-                wish: TargetKind::Kernel {
+                kind: TargetKind::Kernel {
                     command: target.kernel_command.clone(),
                 },
                 image_rules: ImageRules::default(),
@@ -121,22 +118,22 @@ impl Target {
         }
     }
 
-    /// An image that a policy means for an instance that is updated by images.
+    /// An image for an instance that is updated by images.
     #[must_use]
-    pub fn of_image(policy: &UpdatePolicy, image: Image) -> Self {
+    pub fn for_image(policy: &UpdatePolicy, image: Image) -> Self {
         Self {
             policy: policy.id,
-            wish: TargetKind::Image(image),
+            kind: TargetKind::Image(image),
             image_rules: policy.spec.image_rules,
         }
     }
 
-    /// What a policy means for an instance that is updated by packages.
+    /// The target of a policy for an instance that is updated by packages.
     #[must_use]
-    pub fn of_packages(policy: &UpdatePolicy) -> Self {
-        let (exactly, sources, kernel_command) = match &policy.spec.wish {
-            Wish::Latest => (None, Vec::new(), String::new()),
-            Wish::Target(target) => (
+    pub fn for_packages(policy: &UpdatePolicy) -> Self {
+        let (exactly, sources, kernel_command) = match &policy.spec.desired {
+            DesiredUpdate::Latest => (None, Vec::new(), String::new()),
+            DesiredUpdate::Target(target) => (
                 Some(target.packages.clone()),
                 target.sources.clone(),
                 target.kernel_command.clone(),
@@ -144,7 +141,7 @@ impl Target {
         };
         Self {
             policy: policy.id,
-            wish: TargetKind::Packages {
+            kind: TargetKind::Packages {
                 exactly,
                 sources,
                 kernel_command,
@@ -156,29 +153,29 @@ impl Target {
     }
 }
 
-/// The wish that applies.
+/// Resolves the effective policy of a node into its target.
 ///
 /// # Errors
-/// Says why there is none.
-pub fn target(known: &NodeFacts, wanted: &Wanted) -> Result<Target, Reason> {
-    let Some(assigned) = wanted.nearest(known) else {
-        let Some(first) = wanted.policies.first() else {
+/// The reason why the node has no target.
+pub fn resolve_target(facts: &NodeFacts, intent: &UpdateIntent) -> Result<Target, Reason> {
+    let Some(assigned) = intent.effective_policy(facts) else {
+        let Some(first) = intent.policies.first() else {
             return Err(Reason::NoPolicy);
         };
         return Err(Reason::PolicyDoesNotFit {
             policy: first.policy.id,
             level: first.scope.level(),
-            why: first.misfit(known).unwrap_or_default(),
+            why: first.mismatch(facts).unwrap_or_default(),
         });
     };
-    let target = match known.os_kind {
-        OsKind::Mutable => Target::of_packages(&assigned.policy),
-        OsKind::Immutable => match Target::of_kernel(&assigned.policy) {
+    let target = match facts.os_kind {
+        OsKind::Mutable => Target::for_packages(&assigned.policy),
+        OsKind::Immutable => match Target::for_kernel(&assigned.policy) {
             Some(kernel) => kernel,
-            None => image_target(known, wanted, assigned)?,
+            None => resolve_image_target(facts, intent, assigned)?,
         },
     };
-    let Protocol::Own { modules } = &known.speaks else {
+    let AgentProtocol::Own { modules } = &facts.protocol else {
         return Ok(target);
     };
     let module = target.module();
@@ -189,17 +186,21 @@ pub fn target(known: &NodeFacts, wanted: &Wanted) -> Result<Target, Reason> {
     }
 }
 
-/// The image that a policy means for a node: the one that it names, or the newest of the profile for its architecture.
-/// Never an older one than runs, unless the policy says so (M9, M24). The newest is meant also where it failed before: an
-/// older one instead would be a wish of nobody's.
-fn image_target(known: &NodeFacts, wanted: &Wanted, assigned: &Assigned) -> Result<Target, Reason> {
-    let running = &known.running;
-    let named = matches!(assigned.policy.spec.wish, Wish::Target(_));
-    let image = if named {
+/// The image that a policy sets for a node: the named one, or the newest of the profile for the node's architecture.
+/// Never older than the running image, unless the policy allows downgrades. The newest image is chosen even if it
+/// failed on this node before: an older one would be an update that was not requested.
+fn resolve_image_target(
+    facts: &NodeFacts,
+    intent: &UpdateIntent,
+    assigned: &AssignedPolicy,
+) -> Result<Target, Reason> {
+    let running = &facts.running;
+    let is_explicit = matches!(assigned.policy.spec.desired, DesiredUpdate::Target(_));
+    let image = if is_explicit {
         assigned.image.as_ref()
     } else {
         let fits = |image: &&Image| image.fits(&running.architecture);
-        Image::newest(wanted.images.iter().filter(fits))
+        Image::newest(intent.images.iter().filter(fits))
     };
     let image = image.ok_or_else(|| Reason::NoImage {
         profile: running.profile_name.clone(),
@@ -210,12 +211,12 @@ fn image_target(known: &NodeFacts, wanted: &Wanted, assigned: &Assigned) -> Resu
         });
     }
     let is_newer = compare_versions(&image.image_id, &running.image_id) == Some(Ordering::Greater);
-    let may = is_newer || (named && assigned.policy.spec.allow_downgrade);
+    let may = is_newer || (is_explicit && assigned.policy.spec.allow_downgrade);
     if !may {
         return Err(Reason::NotNewer {
             image_id: image.image_id.clone(),
             running: running.image_id.clone(),
         });
     }
-    Ok(Target::of_image(&assigned.policy, image.clone()))
+    Ok(Target::for_image(&assigned.policy, image.clone()))
 }

@@ -1,4 +1,4 @@
-//! What could be updated, for people to see.
+//! The update that is available for a node, as it is displayed.
 
 use std::cmp::Ordering;
 
@@ -6,28 +6,28 @@ use crate::decide::NodeFacts;
 use crate::os::{Image, OsKind, compare_versions};
 use crate::text;
 
-/// The most that is kept of a node's list of packages, in bytes (northbound section 1.3).
-pub const MAX_AVAILABLE: usize = 500_000;
+/// Maximum stored size of a node's list of available packages, in bytes.
+pub const MAX_AVAILABLE_BYTES: usize = 500_000;
 
-/// What could be updated on a node: the list of packages that it sent, or the name of a newer image of its profile; empty
-/// if it has what is newest. None says that nothing is known, so that what was known before stays (M8).
+/// The update that is available for a node: the package list that the node sent, or the name of a newer image of its
+/// profile. Empty if the node is up to date, `None` if nothing is known, so that the stored value stays.
 ///
-/// A list that is too large is not kept, and nothing else is lost for it (M25). An older image is no update (M9).
+/// A list that is too large is dropped without rejecting the rest of the sample. An older image is not an update.
 #[must_use]
-pub fn available(known: &NodeFacts, images: &[Image], said: &str) -> Option<String> {
-    match known.os_kind {
+pub fn available_update(facts: &NodeFacts, images: &[Image], reported: &str) -> Option<String> {
+    match facts.os_kind {
         OsKind::Mutable => {
-            let said = text::storable(said);
-            (said.len() <= MAX_AVAILABLE).then_some(said)
+            let reported = text::storable(reported);
+            (reported.len() <= MAX_AVAILABLE_BYTES).then_some(reported)
         }
-        OsKind::Immutable => available_for(&known.running, images),
+        OsKind::Immutable => newer_image_name(&facts.running, images),
     }
 }
 
-/// The name of the newest of some images, of those for the architecture of the one that runs, if it is newer than that;
-/// empty if it is not, or cannot be compared with it. None if there are no images: then nothing is known.
+/// Name of the newest image for the architecture of the running one, if it is newer than the running one. Empty if it
+/// is not newer or the versions cannot be compared, `None` if there are no images.
 #[must_use]
-pub fn available_for(running: &Image, images: &[Image]) -> Option<String> {
+pub fn newer_image_name(running: &Image, images: &[Image]) -> Option<String> {
     let fits = |image: &&Image| image.fits(&running.architecture);
     let newest = Image::newest(images.iter().filter(fits))?;
     let order = compare_versions(&newest.image_id, &running.image_id);

@@ -1,4 +1,4 @@
-//! The detail of a sample: two dialects of JSON, or plain text (southbound section 1.9).
+//! The detail of a sample: two JSON formats, or plain text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,51 +6,51 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::package::{FoundPackage, PackageChange};
+use crate::package::{ObservedPackage, PackageChange};
 use crate::run::{Failure, FailureKind};
 use crate::text;
 
-/// What the detail of a sample says.
+/// A parsed detail of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// The packages that were touched, where it names any.
+    /// Packages that the detail names.
     pub packages: Vec<PackageChange>,
-    /// How many packages it says were updated or installed, kept ones or not.
-    pub changed: usize,
-    /// Why it failed, where it says so.
+    /// Number of packages that were updated or installed, including those beyond the stored limit.
+    pub changed_count: usize,
+    /// Failure that the detail explains.
     pub failure: Option<Failure>,
-    /// The text itself, cut to what a run can keep.
+    /// The raw text, cut to `MAX_DETAIL_BYTES`.
     pub text: String,
-    /// Whether anything of it could not be kept.
+    /// Whether a part of the detail was dropped.
     pub is_cut: bool,
 }
 
-/// How much of a detail a run keeps, in bytes (northbound section 1.3).
-pub const MAX_DETAIL: usize = 100_000;
+/// Maximum stored size of a detail, in bytes.
+pub const MAX_DETAIL_BYTES: usize = 100_000;
 
-/// The most packages that are taken from a detail.
+/// Maximum number of packages that are read from a detail.
 const MAX_PACKAGES: usize = 10_000;
 
-/// The longest text of a package, and the longest reason of a failure, in bytes.
-const MAX_TEXT: usize = 256;
-const MAX_REASON: usize = 4_096;
+/// Maximum size of a text of a package and of the reason of a failure, in bytes.
+const MAX_TEXT_BYTES: usize = 256;
+const MAX_REASON_BYTES: usize = 4_096;
 
-/// What is said of a failure that nobody explained.
+/// Reason of a failure that the node did not explain.
 const NO_REASON: &str = "the node gave no reason";
 
 #[derive(Deserialize)]
 struct Document {
-    /// The dialect that the ancestor's server accepts.
-    update_log: Option<Bounded<Entry>>,
-    /// The dialect that its agents write.
+    /// The format that EIM's server accepts.
+    update_log: Option<BoundedLog<PackageEntry>>,
+    /// The format that EIM's agents write.
     #[serde(rename = "UpdateLog")]
-    agent_log: Option<Bounded<AgentEntry>>,
+    agent_log: Option<BoundedLog<AgentEntry>>,
 }
 
-/// An entry of the dialect that the server accepts: one package.
+/// An entry of the server's format: one package.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct PackageEntry {
     package_name: String,
     status: String,
     version: String,
@@ -58,7 +58,7 @@ struct Entry {
     failure_log: String,
 }
 
-/// An entry of the dialect that the agents write: one update.
+/// An entry of the agents' format: one update.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AgentEntry {
@@ -69,23 +69,23 @@ struct AgentEntry {
 }
 
 impl Detail {
-    /// Reads a detail. What is neither dialect is kept as text.
+    /// Parses a detail. Text in neither format is stored verbatim.
     #[must_use]
-    pub fn read(raw: &str) -> Self {
-        let whole = text::storable(raw);
+    pub fn parse(raw: &str) -> Self {
+        let full_text = text::storable(raw);
         let mut detail = Self {
-            text: text::cut(&whole, MAX_DETAIL),
-            is_cut: MAX_DETAIL < whole.len(),
+            text: text::cut(&full_text, MAX_DETAIL_BYTES),
+            is_cut: MAX_DETAIL_BYTES < full_text.len(),
             ..Self::default()
         };
         match serde_json::from_str::<Document>(raw) {
-            Ok(document) if document.is_known() => detail.take(document),
-            _ => detail.failure = plain_failure(raw),
+            Ok(document) if document.is_recognised() => detail.apply_document(document),
+            _ => detail.failure = failure_from_text(raw),
         }
         detail
     }
 
-    /// Why it failed: what the detail says, else its text.
+    /// The explained failure, otherwise one without a reason.
     #[must_use]
     pub fn failure(&self) -> Failure {
         self.failure
@@ -93,28 +93,28 @@ impl Detail {
             .unwrap_or_else(|| Failure::unexplained(NO_REASON))
     }
 
-    /// Whether it names the kind of a failure, so that it cannot be the words of an update that went well.
+    /// Whether the detail names the kind of a failure, so it cannot belong to a successful update.
     #[must_use]
-    pub fn explains_a_failure(&self) -> bool {
+    pub fn names_failure_kind(&self) -> bool {
         let kind = self.failure.as_ref().map(|failure| failure.kind);
         kind.is_some_and(|kind| kind != FailureKind::Unspecified)
     }
 
-    fn take(&mut self, document: Document) {
+    fn apply_document(&mut self, document: Document) {
         let entries = document.update_log.unwrap_or_default();
-        self.is_cut |= entries.kept.len() < entries.count;
-        self.changed = entries.changed;
+        self.is_cut |= entries.stored.len() < entries.count;
+        self.changed_count = entries.changed_count;
         self.failure = entries.failure;
-        let named = entries.kept.into_iter();
-        let named = named.filter(|entry| !entry.package_name.is_empty());
-        self.packages = named.map(Entry::into_change).collect();
-        let told = document.agent_log.and_then(|log| log.failure);
-        self.failure = self.failure.take().or(told);
+        let packages = entries.stored.into_iter();
+        let packages = packages.filter(|entry| !entry.package_name.is_empty());
+        self.packages = packages.map(PackageEntry::into_change).collect();
+        let agent_failure = document.agent_log.and_then(|log| log.failure);
+        self.failure = self.failure.take().or(agent_failure);
     }
 }
 
 impl Document {
-    const fn is_known(&self) -> bool {
+    const fn is_recognised(&self) -> bool {
         self.update_log.is_some() || self.agent_log.is_some()
     }
 }
@@ -128,24 +128,24 @@ impl Failure {
     }
 }
 
-/// What an entry contributes besides itself.
-trait Tells {
-    /// Whether it says that a package was updated or installed.
+/// What an entry contributes to the summary of its log.
+trait LogEntry {
+    /// Whether the entry reports an updated or installed package.
     fn is_change(&self) -> bool;
-    /// Why it failed, if it did.
+    /// The failure that the entry reports.
     fn failure(&self) -> Option<Failure>;
 }
 
-impl Tells for Entry {
+impl LogEntry for PackageEntry {
     fn is_change(&self) -> bool {
         self.status == "installed"
     }
 
     fn failure(&self) -> Option<Failure> {
         match self.status.as_str() {
-            "failed" => Some(failure(&self.failure_reason, &self.failure_log)),
+            "failed" => Some(parse_failure(&self.failure_reason, &self.failure_log)),
             "rolledback" => {
-                let mut failure = failure(&self.failure_reason, &self.failure_log);
+                let mut failure = parse_failure(&self.failure_reason, &self.failure_log);
                 if failure.reason == NO_REASON {
                     "it was rolled back".clone_into(&mut failure.reason);
                 }
@@ -156,22 +156,22 @@ impl Tells for Entry {
     }
 }
 
-impl Tells for AgentEntry {
+impl LogEntry for AgentEntry {
     fn is_change(&self) -> bool {
         false
     }
 
     fn failure(&self) -> Option<Failure> {
         let failed = self.status.eq_ignore_ascii_case("fail") || !self.failure_reason.is_empty();
-        failed.then(|| failure(&self.failure_reason, ""))
+        failed.then(|| parse_failure(&self.failure_reason, ""))
     }
 }
 
-impl Entry {
+impl PackageEntry {
     fn into_change(self) -> PackageChange {
-        let short = |text: &str| text::cut(&text::storable(text), MAX_TEXT);
+        let short = |text: &str| text::cut(&text::storable(text), MAX_TEXT_BYTES);
         let version = Some(short(&self.version)).filter(|version| !version.is_empty());
-        let found = FoundPackage {
+        let reported = ObservedPackage {
             version: version.clone(),
             state: short(&self.status),
         };
@@ -179,62 +179,62 @@ impl Entry {
             name: short(&self.package_name),
             architecture: String::new(),
             before: None,
-            wanted: version,
-            found: Some(found),
+            desired: version,
+            observed: Some(reported),
         }
     }
 }
 
-/// The entries of a log: the first ones themselves, of all of them what they tell. A node may send millions.
-struct Bounded<T> {
-    kept: Vec<T>,
+/// The first entries of a log and a summary of all of them. A node may send millions.
+struct BoundedLog<T> {
+    stored: Vec<T>,
     count: usize,
-    changed: usize,
+    changed_count: usize,
     failure: Option<Failure>,
 }
 
-impl<T> Default for Bounded<T> {
+impl<T> Default for BoundedLog<T> {
     fn default() -> Self {
         Self {
-            kept: Vec::new(),
+            stored: Vec::new(),
             count: 0,
-            changed: 0,
+            changed_count: 0,
             failure: None,
         }
     }
 }
 
-impl<'de, T: DeserializeOwned + Tells> Deserialize<'de> for Bounded<T> {
+impl<'de, T: DeserializeOwned + LogEntry> Deserialize<'de> for BoundedLog<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Entries(PhantomData))
+        deserializer.deserialize_seq(BoundedLogVisitor(PhantomData))
     }
 }
 
-struct Entries<T>(PhantomData<T>);
+struct BoundedLogVisitor<T>(PhantomData<T>);
 
-impl<'de, T: DeserializeOwned + Tells> Visitor<'de> for Entries<T> {
-    type Value = Bounded<T>;
+impl<'de, T: DeserializeOwned + LogEntry> Visitor<'de> for BoundedLogVisitor<T> {
+    type Value = BoundedLog<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of entries")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Bounded<T>, A::Error> {
-        let mut all = Bounded::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<BoundedLog<T>, A::Error> {
+        let mut all = BoundedLog::default();
         while let Some(entry) = entries.next_element::<T>()? {
             all.count += 1;
-            all.changed += usize::from(entry.is_change());
+            all.changed_count += usize::from(entry.is_change());
             all.failure = all.failure.take().or_else(|| entry.failure());
-            if all.kept.len() < MAX_PACKAGES {
-                all.kept.push(entry);
+            if all.stored.len() < MAX_PACKAGES {
+                all.stored.push(entry);
             }
         }
         Ok(all)
     }
 }
 
-/// The reasons that the ancestor's agents give; `updatetool` is one that its server does not know.
-fn failure(reason: &str, log: &str) -> Failure {
+/// Maps the reasons of EIM's agents. EIM's server does not know the reason `updatetool`.
+fn parse_failure(reason: &str, log: &str) -> Failure {
     let kind = match reason.to_ascii_lowercase().as_str() {
         "download" | "rsauthentication" => FailureKind::Download,
         "insufficientstorage" => FailureKind::Storage,
@@ -246,7 +246,7 @@ fn failure(reason: &str, log: &str) -> Failure {
         "criticalservices" | "oscommit" => FailureKind::Verify,
         _ => FailureKind::Unspecified,
     };
-    let short = |text: &str| text::storable(&text::cut(text, MAX_REASON));
+    let short = |text: &str| text::storable(&text::cut(text, MAX_REASON_BYTES));
     let reason = match (reason, log) {
         ("" | "nofailure", "") => NO_REASON.to_owned(),
         (reason, "") => reason.to_owned(),
@@ -255,12 +255,12 @@ fn failure(reason: &str, log: &str) -> Failure {
     };
     Failure {
         kind,
-        reason: text::cut(&short(&reason), MAX_REASON),
+        reason: text::cut(&short(&reason), MAX_REASON_BYTES),
     }
 }
 
-/// Plain text is all that a download's error comes with.
-fn plain_failure(raw: &str) -> Option<Failure> {
+/// A failed download reports its error as plain text.
+fn failure_from_text(raw: &str) -> Option<Failure> {
     if raw.is_empty() {
         return None;
     }
@@ -269,6 +269,9 @@ fn plain_failure(raw: &str) -> Option<Failure> {
     } else {
         FailureKind::Unspecified
     };
-    let reason = text::cut(&text::storable(&text::cut(raw, MAX_REASON)), MAX_REASON);
+    let reason = text::cut(
+        &text::storable(&text::cut(raw, MAX_REASON_BYTES)),
+        MAX_REASON_BYTES,
+    );
     Some(Failure { kind, reason })
 }

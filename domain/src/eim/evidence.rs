@@ -1,4 +1,4 @@
-//! What a sample proves.
+//! Evaluates samples: which events a sample proves.
 
 use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
@@ -6,128 +6,130 @@ use serde::{Deserialize, Serialize};
 use crate::Time;
 use crate::condition::ConditionKind;
 use crate::decide::{NodeFacts, Target, TargetKind};
-use crate::eim::delivery::Delivered;
+use crate::eim::delivery::DeliveryState;
 use crate::eim::detail::Detail;
 use crate::eim::echo;
 use crate::os::{Image, OsKind};
-use crate::run::{CancelCause, Evidence, Happening, OpenRun, RunEvent, RunState};
+use crate::run::{CancelCause, Evidence, OpenRun, RunEvent, RunEventRecord, RunState};
 use crate::status::Indication;
 use crate::text;
 
-/// A call whose answer was lost is repeated within this time, with the very same sample (southbound section 3.3).
-const RETRIES: TimeDelta = TimeDelta::seconds(15);
+/// An agent retries a call whose answer was lost within this time, with the same sample.
+const RETRY_PERIOD: TimeDelta = TimeDelta::seconds(15);
 
-/// How often one sample is sent at most.
-const CALLS: u32 = 4;
+/// Maximum number of calls that send the same sample.
+const MAX_CALLS_PER_SAMPLE: u32 = 4;
 
-/// The longest image that is remembered, in bytes.
-const MAX_IMAGE: usize = 200;
+/// Maximum stored size of an image id, in bytes.
+const MAX_IMAGE_ID_BYTES: usize = 200;
 
 named! {
-    /// What the state file of a node says (southbound section 1.6).
+    /// The state that a node's state file reports.
     SampleKind {
-        /// Nothing that can be understood.
+        /// Unknown state.
         Unspecified = "unspecified",
-        /// Nothing is going on.
+        /// No update is running.
         UpToDate = "up_to_date",
-        /// Fetching.
+        /// The node fetches an update.
         Downloading = "downloading",
-        /// All is there.
+        /// The update is fetched completely.
         Downloaded = "downloaded",
         /// The node is being changed.
         Started = "started",
-        /// It ended well.
+        /// The update succeeded.
         Updated = "updated",
-        /// It did not.
+        /// The update failed.
         Failed = "failed",
     }
 }
 
-/// One sample.
+/// A sample of a node's state file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// What the state file says.
+    /// Reported state.
     pub kind: SampleKind,
-    /// What stands beside it: it sticks, so it may belong to an earlier update (M13).
+    /// Detail of the state. The agent does not clear it, so it may belong to an earlier update.
     pub detail: String,
-    /// The profile of the image that the node says it has; empty on nodes that are updated by packages, and before the
-    /// first image. It is an echo of what was delivered, not what was booted (southbound section 3.8).
+    /// Profile of the image that the node reports; empty on nodes that are updated by packages, and before the first
+    /// image. This echoes the delivered image, not the booted one.
     pub profile_name: String,
-    /// The version of that image.
+    /// Version of that image.
     pub os_image_id: String,
 }
 
-/// What the last sample said. Kept as one JSON value.
+/// The stored summary of the last sample, one JSON value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    /// What the state file said.
+pub struct LastSample {
+    /// Reported state.
     pub kind: SampleKind,
-    /// A digest of the last detail that was not empty.
+    /// Digest of the last detail that was not empty.
     pub detail_digest: String,
-    /// The image that it named.
+    /// Image that the sample named.
     #[serde(default)]
     pub image: String,
-    /// Whether the sample is a failure that is not believed yet.
-    #[serde(default)]
-    pub doubt: Option<Doubt>,
+    /// A failure that is not confirmed yet.
+    #[serde(default, rename = "doubt")]
+    pub unconfirmed_failure: Option<UnconfirmedFailure>,
 }
 
-/// A failure without a word. It may be a fault of the sampling (southbound section 3.3), so it is only believed when
-/// it is still there in a later sample; the node repeats a failure until its next update.
+/// A failure without a detail. It may be an error of the sampling, so a later sample must confirm it. The node repeats a
+/// failure until its next update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doubt {
-    /// When it was first said.
+pub struct UnconfirmedFailure {
+    /// When the failure was first reported.
     pub since: Time,
-    /// How often it was said.
+    /// Number of samples that reported it.
     pub times: u32,
-    /// What was said before: a fault of the sampling hides it, it does not end it.
+    /// State before the failure. A sampling error hides that state but does not end it.
     #[serde(default)]
     pub instead_of: Option<SampleKind>,
 }
 
-/// What was known of a node before its sample came.
+/// State of a node before a sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Before<'a> {
-    /// Its last sample; none before the first.
-    pub seen: Option<&'a Seen>,
-    /// What it was told.
-    pub delivered: &'a Delivered,
-    /// Its run that is not over.
-    pub open: Option<&'a OpenRun>,
-    /// What is known about it.
-    pub known: &'a NodeFacts,
-    /// The images of the profile that its instance runs.
+pub struct PriorState<'a> {
+    /// Last sample; `None` before the first.
+    pub last_sample: Option<&'a LastSample>,
+    /// Last answer to the node.
+    pub delivered: &'a DeliveryState,
+    /// Open run of the node.
+    pub open_run: Option<&'a OpenRun>,
+    /// Facts about the node.
+    pub facts: &'a NodeFacts,
+    /// Images of the profile that the instance runs.
     pub images: &'a [Image],
 }
 
-/// What a sample proves.
+/// Result of the evaluation of a sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proof {
-    /// What happened, in this order. `superseded` ends the run that is open; what follows it opens the next one.
-    pub events: Vec<Happening>,
-    /// The image that the node was brought to.
+    /// Events in order. `superseded` ends the open run; the event after it opens the next one.
+    pub events: Vec<RunEventRecord>,
+    /// Image that the node was updated to.
     pub image: Option<Image>,
-    /// What the instance shows as the state of its updates; none if it shows its run, or if nothing new is known.
-    pub shown: Option<(&'static str, Indication)>,
-    /// What people should know, of the kinds in `judged`.
+    /// Update status of the instance. `None` if the instance shows its run, or if nothing new is known.
+    pub status: Option<(&'static str, Indication)>,
+    /// Conditions to raise, of the kinds in `checked_conditions`.
     pub conditions: Vec<(ConditionKind, String)>,
-    /// The kinds of conditions that this sample says something about: what is not among `conditions` is over.
-    pub judged: Vec<ConditionKind>,
-    /// What is to be remembered as the last sample.
-    pub seen: Option<Seen>,
+    /// Kinds of conditions that this sample decides. Those that are not in `conditions` are cleared.
+    pub checked_conditions: Vec<ConditionKind>,
+    /// Summary to store as the last sample.
+    pub last_sample: Option<LastSample>,
 }
 
-impl Seen {
-    /// What the state file says, as far as that is believed.
+impl LastSample {
+    /// The reported state; while a failure is not confirmed, the state before it.
     #[must_use]
-    pub fn said(&self) -> SampleKind {
-        let doubted = self.doubt.and_then(|doubt| doubt.instead_of);
+    pub fn confirmed_kind(&self) -> SampleKind {
+        let doubted = self
+            .unconfirmed_failure
+            .and_then(|failure| failure.instead_of);
         doubted.unwrap_or(self.kind)
     }
 }
 
 impl SampleKind {
-    /// The ancestor's words for it and how to take them (southbound section 1.6).
+    /// EIM's status text and its indication.
     #[must_use]
     pub const fn status(self) -> (&'static str, Indication) {
         match self {
@@ -141,7 +143,7 @@ impl SampleKind {
         }
     }
 
-    /// How far an update is that says this, if it says that one is going on.
+    /// Step of a running update and its event, if the state belongs to one.
     const fn progress(self) -> Option<(u8, RunEvent)> {
         match self {
             Self::Downloading => Some((1, RunEvent::Downloading)),
@@ -152,82 +154,82 @@ impl SampleKind {
     }
 }
 
-/// The events that a sample proves, the image that they prove, and what else follows. Pure and total.
+/// Evaluates a sample: the events, the image and the conditions that it proves. Pure and total.
 ///
-/// The first sample of a node is a baseline and proves nothing (E28). An end is proved once: it is repeated until our
-/// answer arrives, and a failure until the next update begins.
+/// The first sample of a node is a baseline and proves nothing. An end is proved once, although the agent repeats it
+/// until an answer arrives, and repeats a failure until the next update begins.
 #[must_use]
-pub fn evidence(before: &Before<'_>, sample: &Sample, now: Time) -> Proof {
-    let reading = before.read(sample, now);
+pub fn evaluate_sample(before: &PriorState<'_>, sample: &Sample, now: Time) -> Proof {
+    let reading = before.interpret(sample, now);
     let mut proof = Proof {
-        seen: before.remembered(sample, &reading),
+        last_sample: before.sample_to_store(sample, &reading),
         ..Proof::default()
     };
-    echo::judge(before, sample, &mut proof);
+    echo::check_image(before, sample, &mut proof);
     match reading {
-        Reading::Silent => proof.shown = before.shown(sample),
-        Reading::Doubtful(_) => return proof,
+        Reading::NoEvent => proof.status = before.visible_status(sample),
+        Reading::Unconfirmed(_) => return proof,
         Reading::Anomaly => {
             let text = "its agent reported a failure without a reason, and there was no update";
             let anomaly = (ConditionKind::AgentAnomaly, text.to_owned());
-            proof.judged.push(ConditionKind::AgentAnomaly);
+            proof.checked_conditions.push(ConditionKind::AgentAnomaly);
             proof.conditions.push(anomaly);
             return proof;
         }
         Reading::Proved(events, detail) => {
             let is_finished = matches!(events.last(), Some(RunEvent::Finished));
-            let frozen = before.frozen(&events);
-            proof.take(events, detail);
-            if is_finished && before.known.os_kind == OsKind::Immutable {
-                echo::conclude(before, frozen, sample, &mut proof);
+            let frozen = before.frozen_image(&events);
+            proof.record_events(events, detail);
+            if is_finished && before.facts.os_kind == OsKind::Immutable {
+                echo::conclude_update(before, frozen, sample, &mut proof);
             }
         }
     }
     if !matches!(sample.kind, SampleKind::Failed | SampleKind::Unspecified) {
-        proof.judged.push(ConditionKind::AgentAnomaly);
+        proof.checked_conditions.push(ConditionKind::AgentAnomaly);
     }
     proof
 }
 
-/// How a sample is read.
+/// Interpretation of a sample.
 enum Reading {
-    /// It proves nothing.
-    Silent,
-    /// It is a failure that is not believed yet.
-    Doubtful(Doubt),
-    /// It is a failure where there was no update.
+    /// The sample proves nothing.
+    NoEvent,
+    /// A failure that is not confirmed yet.
+    Unconfirmed(UnconfirmedFailure),
+    /// A failure while there was no update.
     Anomaly,
-    /// It proves this, and these are its words.
+    /// The sample proves these events, with this detail.
     Proved(Vec<RunEvent>, Option<Detail>),
 }
 
 impl Reading {
-    fn of(event: RunEvent) -> Self {
+    fn from_event(event: RunEvent) -> Self {
         Self::Proved(vec![event], None)
     }
 
-    fn failed(detail: Detail) -> Self {
+    fn from_failure(detail: Detail) -> Self {
         Self::Proved(vec![RunEvent::Failed(detail.failure())], Some(detail))
     }
 }
 
-impl Before<'_> {
-    fn read(&self, sample: &Sample, now: Time) -> Reading {
-        let Some(seen) = self.seen else {
-            return Reading::Silent;
+impl PriorState<'_> {
+    fn interpret(&self, sample: &Sample, now: Time) -> Reading {
+        let Some(last) = self.last_sample else {
+            return Reading::NoEvent;
         };
         let reading = match sample.kind {
-            SampleKind::Unspecified => Reading::Silent,
+            SampleKind::Unspecified => Reading::NoEvent,
             SampleKind::Downloading | SampleKind::Downloaded | SampleKind::Started => {
-                self.going_on(seen, sample)
+                self.read_progress(last, sample)
             }
-            SampleKind::UpToDate => self.at_rest(now),
-            SampleKind::Updated => self.updated(seen, sample),
-            SampleKind::Failed => self.failed(seen, sample, now),
+            SampleKind::UpToDate => self.read_idle(now),
+            SampleKind::Updated => self.read_update(last, sample),
+            SampleKind::Failed => self.read_failure(last, sample, now),
         };
         match reading {
-            // What is open is the run of another agent: this agent's update is another one.
-            Reading::Proved(mut events, detail) if self.is_foreign() => {
+            // The open run belongs to another agent, so this agent's update supersedes it.
+            Reading::Proved(mut events, detail) if self.has_foreign_run() => {
                 events.insert(0, RunEvent::Superseded);
                 Reading::Proved(events, detail)
             }
@@ -235,172 +237,175 @@ impl Before<'_> {
         }
     }
 
-    /// The open run, if it can be one of such an agent: it numbers no attempts and reports no steps after the change.
-    fn mine(&self) -> Option<&OpenRun> {
-        self.open.filter(|run| {
+    /// The open run, if it can belong to an EIM agent: it has no attempt number and no steps after the change.
+    fn eim_run(&self) -> Option<&OpenRun> {
+        self.open_run.filter(|run| {
             run.attempt.is_none()
                 && (run.state.is_untouched() || matches!(run.state, RunState::Applying { .. }))
         })
     }
 
-    fn is_foreign(&self) -> bool {
-        self.open.is_some() && self.mine().is_none()
+    fn has_foreign_run(&self) -> bool {
+        self.open_run.is_some() && self.eim_run().is_none()
     }
 
-    /// Something is going on.
-    fn going_on(&self, seen: &Seen, sample: &Sample) -> Reading {
-        let Some((said, event)) = sample.kind.progress() else {
-            return Reading::Silent;
+    /// Interprets a sample of a running update.
+    fn read_progress(&self, last: &LastSample, sample: &Sample) -> Reading {
+        let Some((progress, event)) = sample.kind.progress() else {
+            return Reading::NoEvent;
         };
-        let Some(run) = self.mine() else {
-            // What was seen before and belongs to no open run was ended by us: it is not begun anew.
-            let said = seen.said();
-            let goes_on = said == sample.kind
-                || (said == SampleKind::Downloading && sample.kind == SampleKind::Downloaded);
+        let Some(run) = self.eim_run() else {
+            // An update that was seen before and has no open run was ended by the server: it does not begin again.
+            let last_kind = last.confirmed_kind();
+            let goes_on = last_kind == sample.kind
+                || (last_kind == SampleKind::Downloading && sample.kind == SampleKind::Downloaded);
             return if goes_on {
-                Reading::Silent
+                Reading::NoEvent
             } else {
-                Reading::of(event)
+                Reading::from_event(event)
             };
         };
-        let known = match run.state {
+        let run_progress = match run.state {
             RunState::Downloading { .. } => 1,
             RunState::Staged { .. } => 2,
             _ => 3,
         };
-        // It was at rest meanwhile, or it would have gone back from the middle of a change: this is the next update,
-        // and how the one before ended was never seen (M12). Fetching again what was fetched is no other update.
-        let was_at_rest = match seen.kind {
+        // The node was at rest, or would have gone back from the middle of a change, so this is the next update and the
+        // end of the one before was missed. Fetching the same update again does not count as another one.
+        let was_at_rest = match last.kind {
             SampleKind::UpToDate | SampleKind::Updated => true,
-            SampleKind::Failed => seen.doubt.is_none(),
+            SampleKind::Failed => last.unconfirmed_failure.is_none(),
             _ => false,
         };
         if was_at_rest {
             Reading::Proved(vec![RunEvent::Superseded, event], None)
-        } else if said < known && known == 3 && seen.kind != sample.kind {
-            let end = match seen.doubt {
-                // The failure that was doubted was one: the next update ends its repetition.
+        } else if progress < run_progress && run_progress == 3 && last.kind != sample.kind {
+            let end = match last.unconfirmed_failure {
+                // The unconfirmed failure was real: the next update ends its repetition.
                 Some(_) => RunEvent::Failed(Detail::default().failure()),
                 None => RunEvent::Superseded,
             };
             Reading::Proved(vec![end, event], None)
-        } else if said <= known {
-            Reading::Silent
+        } else if progress <= run_progress {
+            Reading::NoEvent
         } else {
-            Reading::of(event)
+            Reading::from_event(event)
         }
     }
 
-    /// Nothing is going on any more, and no end was seen.
-    fn at_rest(&self, now: Time) -> Reading {
-        let Some(run) = self.mine() else {
-            return Reading::Silent;
+    /// Interprets a sample without a running update, for which no end was seen.
+    fn read_idle(&self, now: Time) -> Reading {
+        let Some(run) = self.eim_run() else {
+            return Reading::NoEvent;
         };
-        // It began, seen or not, and found nothing to do. Without a window it only dropped what it had fetched.
+        // The update began, seen or not, and found nothing to do. Without a window it only dropped the fetched files.
         if !run.state.is_untouched() || self.delivered.was_open(now) {
-            Reading::of(RunEvent::NothingToDo)
+            Reading::from_event(RunEvent::NothingToDo)
         } else {
-            Reading::of(RunEvent::Cancelled(CancelCause::Refused))
+            Reading::from_event(RunEvent::Cancelled(CancelCause::Refused))
         }
     }
 
-    fn updated(&self, seen: &Seen, sample: &Sample) -> Reading {
-        let is_repeated = seen.kind == SampleKind::Updated
-            && !sample.speaks(seen)
-            && seen.image == sample.image();
-        if self.mine().is_none() && is_repeated {
-            return Reading::Silent;
+    fn read_update(&self, last: &LastSample, sample: &Sample) -> Reading {
+        let is_repeated = last.kind == SampleKind::Updated
+            && !sample.has_new_detail(last)
+            && last.image == sample.stored_image_id();
+        if self.eim_run().is_none() && is_repeated {
+            return Reading::NoEvent;
         }
-        // A detail sticks: what stood there before says nothing about what ends now (M13).
-        let said = if sample.speaks(seen) {
-            Detail::read(&sample.detail)
+        // The agent does not clear a detail: an old one does not describe the update that ends now.
+        let detail = if sample.has_new_detail(last) {
+            Detail::parse(&sample.detail)
         } else {
             Detail::default()
         };
-        Reading::Proved(vec![RunEvent::Finished], Some(said))
+        Reading::Proved(vec![RunEvent::Finished], Some(detail))
     }
 
-    fn failed(&self, seen: &Seen, sample: &Sample, now: Time) -> Reading {
-        if sample.speaks(seen) {
-            return Reading::failed(Detail::read(&sample.detail));
+    fn read_failure(&self, last: &LastSample, sample: &Sample, now: Time) -> Reading {
+        if sample.has_new_detail(last) {
+            return Reading::from_failure(Detail::parse(&sample.detail));
         }
-        let run = self.mine();
-        if seen.kind != SampleKind::Failed {
-            // What we ended may be going on all the same.
-            let may_go_on = run.is_some() || seen.kind.progress().is_some();
+        let run = self.eim_run();
+        if last.kind != SampleKind::Failed {
+            // An update that the server ended may still be running.
+            let may_go_on = run.is_some() || last.kind.progress().is_some();
             return if may_go_on || self.delivered.may_have_begun(now) {
-                Reading::Doubtful(Doubt {
+                Reading::Unconfirmed(UnconfirmedFailure {
                     since: now,
                     times: 1,
-                    instead_of: Some(seen.kind),
+                    instead_of: Some(last.kind),
                 })
             } else {
                 Reading::Anomaly
             };
         }
-        let Some(doubt) = seen.doubt else {
-            // The failure was recorded, and it is repeated until the next update begins.
+        let Some(unconfirmed) = last.unconfirmed_failure else {
+            // The failure is recorded; the agent repeats it until the next update begins.
             let is_lost = run.is_some_and(|run| !run.state.is_untouched());
             return if is_lost {
-                Reading::failed(Detail::default())
+                Reading::from_failure(Detail::default())
             } else {
-                Reading::Silent
+                Reading::NoEvent
             };
         };
-        let times = doubt.times.saturating_add(1);
-        if times <= CALLS && now - doubt.since < RETRIES {
-            return Reading::Doubtful(Doubt { times, ..doubt });
+        let times = unconfirmed.times.saturating_add(1);
+        if times <= MAX_CALLS_PER_SAMPLE && now - unconfirmed.since < RETRY_PERIOD {
+            return Reading::Unconfirmed(UnconfirmedFailure {
+                times,
+                ..unconfirmed
+            });
         }
-        // What it had fetched was given up, and it has no window to begin in: its run is over.
+        // The run is ended because the download was given up, and the node has no window to begin in.
         let was_fetched = matches!(
-            seen.said(),
+            last.confirmed_kind(),
             SampleKind::Downloading | SampleKind::Downloaded
         );
         if run.is_none() && was_fetched && !self.delivered.may_have_begun(now) {
             return Reading::Anomaly;
         }
-        // The agent writes the detail together with the failure, so the words of the last failure are also this one's.
-        let detail = Detail::read(&sample.detail);
-        Reading::failed(if detail.explains_a_failure() {
+        // The agent writes the detail together with the failure, so the old detail also belongs to this failure.
+        let detail = Detail::parse(&sample.detail);
+        Reading::from_failure(if detail.names_failure_kind() {
             detail
         } else {
             Detail::default()
         })
     }
 
-    /// What is to be remembered of the sample.
-    fn remembered(&self, sample: &Sample, reading: &Reading) -> Option<Seen> {
-        // What cannot be understood says nothing about the sample before it either.
+    /// The summary of the sample to store.
+    fn sample_to_store(&self, sample: &Sample, reading: &Reading) -> Option<LastSample> {
+        // An unknown state says nothing about the sample before it either.
         if sample.kind == SampleKind::Unspecified {
-            return self.seen.cloned();
+            return self.last_sample.cloned();
         }
-        let detail_digest = match (sample.detail.is_empty(), self.seen) {
-            (true, Some(seen)) => seen.detail_digest.clone(),
+        let detail_digest = match (sample.detail.is_empty(), self.last_sample) {
+            (true, Some(last)) => last.detail_digest.clone(),
             _ => digest(&sample.detail),
         };
-        Some(Seen {
+        Some(LastSample {
             kind: sample.kind,
             detail_digest,
-            image: sample.image(),
-            doubt: match reading {
-                Reading::Doubtful(doubt) => Some(*doubt),
+            image: sample.stored_image_id(),
+            unconfirmed_failure: match reading {
+                Reading::Unconfirmed(failure) => Some(*failure),
                 _ => None,
             },
         })
     }
 
-    /// What moves no run is shown all the same, except a failure once more: it is shown already, or it was none.
-    fn shown(&self, sample: &Sample) -> Option<(&'static str, Indication)> {
-        let is_old = sample.kind == SampleKind::Failed && self.seen.is_some();
-        (self.open.is_none() && !is_old).then(|| sample.kind.status())
+    /// The status of a sample that changes no run. A repeated failure is already visible or was none.
+    fn visible_status(&self, sample: &Sample) -> Option<(&'static str, Indication)> {
+        let is_old = sample.kind == SampleKind::Failed && self.last_sample.is_some();
+        (self.open_run.is_none() && !is_old).then(|| sample.kind.status())
     }
 
-    /// The image that the ended run was for, if it was for one.
-    fn frozen(&self, events: &[RunEvent]) -> Option<&Image> {
-        let run = self.mine().filter(|_| events.len() == 1);
+    /// The image that the ended run was for.
+    fn frozen_image(&self, events: &[RunEvent]) -> Option<&Image> {
+        let run = self.eim_run().filter(|_| events.len() == 1);
         match run.and_then(|run| run.target.as_ref()) {
             Some(Target {
-                wish: TargetKind::Image(image),
+                kind: TargetKind::Image(image),
                 ..
             }) => Some(image),
             Some(_) => None,
@@ -410,21 +415,21 @@ impl Before<'_> {
 }
 
 impl Proof {
-    /// Whether the sample says something about conditions of this kind.
+    /// Whether the sample decides conditions of this kind.
     #[must_use]
-    pub fn judges(&self, kind: ConditionKind) -> bool {
-        self.judged.contains(&kind)
+    pub fn checks_condition(&self, kind: ConditionKind) -> bool {
+        self.checked_conditions.contains(&kind)
     }
 
-    /// The events, the last of them with the words of the sample.
-    fn take(&mut self, events: Vec<RunEvent>, detail: Option<Detail>) {
-        self.events = events.into_iter().map(Happening::of).collect();
+    /// Records the events, and attaches the detail of the sample to the last of them.
+    fn record_events(&mut self, events: Vec<RunEvent>, detail: Option<Detail>) {
+        self.events = events.into_iter().map(RunEventRecord::from_event).collect();
         let (Some(detail), Some(last)) = (detail, self.events.last_mut()) else {
             return;
         };
-        self.judged.push(ConditionKind::DetailCut);
+        self.checked_conditions.push(ConditionKind::DetailCut);
         if detail.is_cut {
-            let text = "the detail of its last update was too long to keep all of it";
+            let text = "the detail of its last update was too long and was cut";
             let cut = (ConditionKind::DetailCut, text.to_owned());
             self.conditions.push(cut);
         }
@@ -437,17 +442,17 @@ impl Proof {
 }
 
 impl Sample {
-    /// Whether it has words that did not stand there before.
-    fn speaks(&self, seen: &Seen) -> bool {
-        !self.detail.is_empty() && seen.detail_digest != digest(&self.detail)
+    /// Whether the sample has a detail that differs from the last one.
+    fn has_new_detail(&self, last: &LastSample) -> bool {
+        !self.detail.is_empty() && last.detail_digest != digest(&self.detail)
     }
 
-    fn image(&self) -> String {
-        text::cut(&text::storable(&self.os_image_id), MAX_IMAGE)
+    fn stored_image_id(&self) -> String {
+        text::cut(&text::storable(&self.os_image_id), MAX_IMAGE_ID_BYTES)
     }
 }
 
-/// Tells texts apart; not for secrets (FNV-1a of 64 bits, and the length).
+/// Distinguishes texts; not for secrets (64-bit FNV-1a and the length).
 fn digest(text: &str) -> String {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,11 +1,11 @@
-//! Schedules that such an agent repeats itself.
+//! Schedules that EIM's agents repeat themselves.
 
 use crate::schedule::RepeatedSchedule;
 use crate::window::Opener;
 
-/// A schedule in the agent's own terms: a cron in UTC, of `*` and lists of numbers.
+/// A repeated schedule in the agent's terms: a cron in UTC, of `*` and lists of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RepeatedOnWire {
+pub struct WireRepeatedSchedule {
     /// How long a window stays open.
     pub duration_seconds: u32,
     /// `*`, or numbers from 0 to 59.
@@ -20,9 +20,9 @@ pub struct RepeatedOnWire {
     pub cron_day_week: String,
 }
 
-impl RepeatedOnWire {
-    /// The schedule, if the agent can be told of it.
-    fn of(schedule: &RepeatedSchedule) -> Option<Self> {
+impl WireRepeatedSchedule {
+    /// The schedule, if the agent can represent it.
+    fn from_schedule(schedule: &RepeatedSchedule) -> Option<Self> {
         let duration_seconds = u32::try_from(schedule.spec.duration.num_seconds()).ok()?;
         let [minutes, hours, day_month, month, day_week] = schedule.spec.as_lists()?;
         Some(Self {
@@ -36,13 +36,13 @@ impl RepeatedOnWire {
     }
 }
 
-/// Those of some schedules that the agent can be told of, by id, with what they open.
-pub(super) fn on_wire(schedules: &[RepeatedSchedule]) -> Vec<(Opener, RepeatedOnWire)> {
-    let told = schedules.iter().filter_map(|schedule| {
-        let wire = RepeatedOnWire::of(schedule)?;
+/// The schedules that the agent can represent, sorted by id, with the opener of each.
+pub(super) fn to_wire(schedules: &[RepeatedSchedule]) -> Vec<(Opener, WireRepeatedSchedule)> {
+    let encoded = schedules.iter().filter_map(|schedule| {
+        let wire = WireRepeatedSchedule::from_schedule(schedule)?;
         Some((Opener::Repeated(schedule.id), wire))
     });
-    let mut told: Vec<_> = told.collect();
-    told.sort_by_key(|(opener, _)| *opener);
-    told
+    let mut encoded: Vec<_> = encoded.collect();
+    encoded.sort_by_key(|(opener, _)| *opener);
+    encoded
 }

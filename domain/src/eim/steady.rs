@@ -1,112 +1,136 @@
-//! Until when such an agent is answered the same by time alone, the one list of the instants that may end it, and whether
-//! a sample says anything new at all.
+//! Until when an answer to an EIM agent stays valid by time alone, with the only list of the instants that may end it,
+//! and whether a sample changes anything.
 
 use chrono::TimeDelta;
 
 use crate::Time;
 use crate::condition::{self, Condition};
-use crate::decide::{self, Wanted, first_after};
-use crate::eim::delivery::{Asked, Delivered, ECHO, REST, SKEW, WORTHWHILE};
-use crate::eim::evidence::{Before, Proof, Sample, evidence};
+use crate::decide::{self, UpdateIntent, first_after};
+use crate::eim::delivery::{
+    AnswerInput, DeliveryState, LATE_REPORT_PERIOD, MAX_CLOCK_SKEW, MIN_REMAINING_WINDOW,
+    REPLACEMENT_GAP,
+};
+use crate::eim::evidence::{PriorState, Proof, Sample, evaluate_sample};
 use crate::status::Status;
 
-/// Within this time an agent asks again, also if some of its calls fail: it does each 20 seconds, and tries four times
-/// (southbound section 3.3). So a window that is further away can still be taken back.
-const ASKS_WITHIN: TimeDelta = TimeDelta::minutes(5);
+/// Maximum time between two polls of an agent, even if some calls fail: it polls every 20 seconds and tries four times.
+/// A window that opens later than that can still be withdrawn.
+const MAX_POLL_GAP: TimeDelta = TimeDelta::minutes(5);
 
-/// The least that a clock goes on by.
-const STEP: TimeDelta = TimeDelta::nanoseconds(1);
+/// Smallest step of a clock.
+const CLOCK_STEP: TimeDelta = TimeDelta::nanoseconds(1);
 
-/// Before which instant an answer stays as it is by time alone, with what is to be remembered of it; none if it always
-/// does. It may stay longer, and never changes sooner.
+/// Before which instant an answer, and the state stored with it, stays the same by time alone; `None` if it always does.
+/// The answer may stay the same for longer, but never changes earlier.
 ///
-/// This holds of an answer that was given before and is remembered. One that takes a window back notes when it does, so it
-/// would be another one at each instant.
+/// This holds for an answer whose state is stored. An answer that withdraws a window records the time of withdrawal, so
+/// it differs at each instant.
 #[must_use]
-pub fn steady_until(asked: &Asked<'_>, now: Time) -> Option<Time> {
-    let wanted = asked.wanted;
-    let decided = decide::steady_until(asked.known, wanted, asked.open, now);
-    // Too little is left of a window for the agent to begin in it, so another one that is open may be told.
-    let too_late = wanted.spans().map(|(_, end)| end - WORTHWHILE + STEP);
-    let told = asked.before.steady_until(now);
-    first_after(now, too_late.chain(decided).chain(told))
+pub fn steady_until(input: &AnswerInput<'_>, now: Time) -> Option<Time> {
+    let desired = input.desired;
+    let decided = decide::steady_until(input.facts, desired, input.open_run, now);
+    // The agent no longer begins in a window with so little time left, so another open window may be delivered.
+    let too_late = desired
+        .window_spans()
+        .map(|(_, end)| end - MIN_REMAINING_WINDOW + CLOCK_STEP);
+    let delivered = input.delivered.steady_until(now);
+    first_after(now, too_late.chain(decided).chain(delivered))
 }
 
-/// From when on an agent may begin something before it asks again: a window that applies to it, or that it was told, is open
-/// by its own clock, or opens soon. That is not before `now`. None if all of them are over; one that it was told is over an
-/// hour after its end, whatever its clock says.
+/// From when on an agent may begin an update before its next poll: a window that applies, or that was delivered, is open
+/// by the node's clock or opens soon. Never before `now`; `None` if all windows have ended. A delivered window has ended
+/// an hour after its end, whatever the node's clock says.
 ///
-/// By time alone it comes to pass, and nothing else changes before an answer may ([`steady_until`]).
+/// It comes to pass by time alone, and nothing else changes before an answer may ([`steady_until`]).
 #[must_use]
-pub fn may_begin_from(wanted: &Wanted, told: &Delivered, now: Time) -> Option<Time> {
-    let told = [told.single, told.occurrence].into_iter().flatten();
-    let told = told.map(|(start, end)| (start, end + ECHO));
-    let left = wanted.spans().chain(told).filter(|(_, end)| now < *end);
-    left.map(|(start, _)| (start - SKEW - ASKS_WITHIN).max(now))
+pub fn may_begin_from(
+    desired: &UpdateIntent,
+    delivered: &DeliveryState,
+    now: Time,
+) -> Option<Time> {
+    let delivered = [delivered.single, delivered.occurrence]
+        .into_iter()
+        .flatten();
+    let delivered = delivered.map(|(start, end)| (start, end + LATE_REPORT_PERIOD));
+    let left = desired
+        .window_spans()
+        .chain(delivered)
+        .filter(|(_, end)| now < *end);
+    left.map(|(start, _)| (start - MAX_CLOCK_SKEW - MAX_POLL_GAP).max(now))
         .min()
 }
 
-impl Delivered {
-    /// Before which instant nothing changes by time alone that follows from what was told: what the node may have begun,
-    /// may still begin, and let pass. None if nothing ever does.
+impl DeliveryState {
+    /// Before which instant the consequences of the last answer stay the same by time alone: what the node may have
+    /// begun, may still begin, and did not use. `None` if they always do.
     #[must_use]
     pub fn steady_until(&self, now: Time) -> Option<Time> {
-        first_after(now, self.instants())
+        first_after(now, self.change_instants())
     }
 
-    /// The instants at which something that follows from it may change by time alone; there are no others. A failure that
-    /// is doubted is not among them: each sample counts it once more, so it is never settled.
-    fn instants(&self) -> Vec<Time> {
+    /// All instants at which the consequences of the last answer may change by time alone. An unconfirmed failure is not
+    /// among them, because each sample counts it again and so is never unchanged.
+    fn change_instants(&self) -> Vec<Time> {
         let mut instants = Vec::new();
         let spans = [self.single, self.occurrence, self.past];
         for (start, end) in spans.into_iter().flatten() {
             instants.extend([
-                // It may open by the node's clock, which may be ahead of ours: from here on it may have been used.
-                start - SKEW,
-                // It opens by ours.
+                // The window may open by the node's clock, which may be ahead: it may have been used from here on.
+                start - MAX_CLOCK_SKEW,
+                // The window opens by the server's clock.
                 start,
-                // It is over: it was used, or the node let it pass.
+                // The window ends: the node used it or not.
                 end,
-                // Nothing is heard any more of what was begun in it, and what was wished for in it is forgotten.
-                end + ECHO,
+                // Late reports end, and the target of the window is forgotten.
+                end + LATE_REPORT_PERIOD,
             ]);
         }
-        // The agent has seen an answer without a window, so it may be told another one.
-        instants.extend(self.cleared_at.map(|at| at + REST));
+        // The agent has seen an answer without a window, so it may get another one.
+        instants.extend(self.cleared_at.map(|at| at + REPLACEMENT_GAP));
         instants
     }
 }
 
-/// What people are shown of a node.
+/// The state of a node that is displayed.
 #[derive(Clone, Copy, Debug)]
-pub struct Shows<'a> {
-    /// Where its updates stand.
+pub struct VisibleState<'a> {
+    /// Update status.
     pub status: &'a Status,
-    /// What people should know about it.
+    /// Current conditions.
     pub conditions: &'a [Condition],
 }
 
-impl Shows<'_> {
-    /// Whether all that a sample makes known is shown already.
+impl VisibleState<'_> {
+    /// Whether the result of a sample is displayed already.
     fn covers(&self, mut proof: Proof, now: Time) -> bool {
         let status = self.status;
-        let is_shown = proof.shown.is_none_or(|(text, indication)| {
+        let is_shown = proof.status.is_none_or(|(text, indication)| {
             status.text == text && status.indication == indication
         });
         let mut conditions = self.conditions.to_vec();
         let holds = std::mem::take(&mut proof.conditions);
-        condition::replace(&mut conditions, |kind| proof.judges(kind), holds, now);
+        condition::replace(
+            &mut conditions,
+            |kind| proof.checks_condition(kind),
+            holds,
+            now,
+        );
         is_shown && conditions == self.conditions
     }
 }
 
-/// Whether a sample says nothing new: it proves nothing, and nothing is to be remembered or shown that is not already.
-/// Time alone does not change that before what was told does ([`Delivered::steady_until`]).
+/// Whether a sample changes nothing: it proves no event, and all that it would store or display is already there. Time
+/// alone does not change that before [`DeliveryState::steady_until`].
 #[must_use]
-pub fn is_settled(before: &Before<'_>, sample: &Sample, shows: &Shows<'_>, now: Time) -> bool {
-    let proof = evidence(before, sample, now);
+pub fn is_unchanged_sample(
+    before: &PriorState<'_>,
+    sample: &Sample,
+    shows: &VisibleState<'_>,
+    now: Time,
+) -> bool {
+    let proof = evaluate_sample(before, sample, now);
     proof.events.is_empty()
         && proof.image.is_none()
-        && proof.seen.as_ref() == before.seen
+        && proof.last_sample.as_ref() == before.last_sample
         && shows.covers(proof, now)
 }

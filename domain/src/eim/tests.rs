@@ -1,30 +1,30 @@
-//! A node as the ancestor's agents show it, and the server that listens to it.
+//! A node as EIM's agents report it, and the server that receives its samples.
 
 mod defects;
 mod delivery;
 mod detail;
 mod evidence;
 mod images;
+mod invariants;
 mod slots;
 mod steady;
-mod worlds;
 
 use chrono::{DateTime, TimeDelta};
 
 use super::*;
 use crate::Time;
-use crate::assignment::{Assigned, Brake, Limits, Scope};
+use crate::assignment::{AssignedPolicy, LimitUsage, Scope, UpdateLimits};
 use crate::condition::{self, Condition, ConditionKind};
-use crate::decide::{LastEnd, NodeFacts, Protocol, Target, TargetKind, Wanted, decide};
+use crate::decide::{AgentProtocol, LastRun, NodeFacts, Target, TargetKind, UpdateIntent, decide};
 use crate::id::{InstanceId, OsId, PolicyId, RunId, SingleScheduleId};
 use crate::os::{Image, OsKind, Sha256};
-use crate::policy::{ImageRules, PolicySpec, UpdatePolicy, Wish};
-use crate::run::{Happening, OpenRun, Patience, RunEvent, RunState};
+use crate::policy::{DesiredUpdate, ImageRules, PolicySpec, UpdatePolicy};
+use crate::run::{OpenRun, RunEvent, RunEventRecord, RunState, RunTimeouts};
 use crate::window::{Opener, Window, Windows};
 
 const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
-/// The time between two samples, as the ancestor ships it.
+/// Interval between two samples, as EIM ships it.
 const TICK: TimeDelta = TimeDelta::seconds(20);
 
 fn hours(count: i64) -> TimeDelta {
@@ -32,10 +32,10 @@ fn hours(count: i64) -> TimeDelta {
 }
 
 fn sample(kind: SampleKind) -> Sample {
-    saying(kind, "")
+    sample_with_detail(kind, "")
 }
 
-fn saying(kind: SampleKind, detail: &str) -> Sample {
+fn sample_with_detail(kind: SampleKind, detail: &str) -> Sample {
     Sample {
         kind,
         detail: detail.to_owned(),
@@ -44,7 +44,7 @@ fn saying(kind: SampleKind, detail: &str) -> Sample {
     }
 }
 
-fn naming(kind: SampleKind, profile: &str, image: &str) -> Sample {
+fn sample_of_image(kind: SampleKind, profile: &str, image: &str) -> Sample {
     Sample {
         profile_name: profile.to_owned(),
         os_image_id: image.to_owned(),
@@ -52,26 +52,26 @@ fn naming(kind: SampleKind, profile: &str, image: &str) -> Sample {
     }
 }
 
-fn seen(kind: SampleKind) -> Seen {
-    remembered(&sample(kind))
+fn last_sample(kind: SampleKind) -> LastSample {
+    stored_sample(&sample(kind))
 }
 
-/// What is remembered of a first sample.
-fn remembered(sample: &Sample) -> Seen {
-    let (known, delivered) = (node(OsKind::Mutable), Delivered::default());
-    let before = Before {
-        seen: None,
+/// The stored summary of a first sample.
+fn stored_sample(sample: &Sample) -> LastSample {
+    let (facts, delivered) = (node(OsKind::Mutable), DeliveryState::default());
+    let before = PriorState {
+        last_sample: None,
         delivered: &delivered,
-        open: None,
-        known: &known,
+        open_run: None,
+        facts: &facts,
         images: &[],
     };
-    let proof = super::evidence(&before, sample, NOON);
-    proof.seen.unwrap_or(Seen {
+    let proof = super::evaluate_sample(&before, sample, NOON);
+    proof.last_sample.unwrap_or(LastSample {
         kind: sample.kind,
         detail_digest: String::new(),
         image: String::new(),
-        doubt: None,
+        unconfirmed_failure: None,
     })
 }
 
@@ -81,8 +81,8 @@ fn node(os_kind: OsKind) -> NodeFacts {
         provisioned: true,
         os_kind,
         running: image(1, "3.0.1"),
-        speaks: Protocol::Eim,
-        last_end: None,
+        protocol: AgentProtocol::Eim,
+        last_run: None,
         bad_images: Vec::new(),
     }
 }
@@ -100,21 +100,21 @@ fn image(n: u32, image_id: &str) -> Image {
     }
 }
 
-fn policy(n: u32, wish: Wish) -> UpdatePolicy {
+fn policy(n: u32, desired: DesiredUpdate) -> UpdatePolicy {
     UpdatePolicy {
         id: PolicyId::nth(n),
-        spec: PolicySpec::parse("policy", "", wish).expect("a policy"),
+        spec: PolicySpec::parse("policy", "", desired).expect("a policy"),
         created_at: NOON,
     }
 }
 
-fn assigned(policy: UpdatePolicy) -> Assigned {
-    Assigned {
+fn assigned(policy: UpdatePolicy) -> AssignedPolicy {
+    AssignedPolicy {
         scope: Scope::Instance(InstanceId::nth(1)),
         policy,
         image: None,
-        limits: Limits::default(),
-        brake: Brake::default(),
+        limits: UpdateLimits::default(),
+        usage: LimitUsage::default(),
     }
 }
 
@@ -131,12 +131,12 @@ fn window(from: i64, to: i64) -> Window {
     }
 }
 
-fn wanted(policy: UpdatePolicy, windows: &[Window]) -> Wanted {
+fn desired_state(policy: UpdatePolicy, windows: &[Window]) -> UpdateIntent {
     let long_ago = NOON - hours(10_000);
-    Wanted {
+    UpdateIntent {
         policies: vec![assigned(policy)],
         windows: Windows::from_now_on(windows.iter().copied(), long_ago),
-        repeated: vec![],
+        repeated_schedules: vec![],
         fetch_ahead: hours(6),
         images: vec![],
         pauses: vec![],
@@ -144,7 +144,7 @@ fn wanted(policy: UpdatePolicy, windows: &[Window]) -> Wanted {
     }
 }
 
-fn open(state: RunState) -> OpenRun {
+fn open_run(state: RunState) -> OpenRun {
     OpenRun {
         id: RunId::nth(1),
         attempt: None,
@@ -155,97 +155,98 @@ fn open(state: RunState) -> OpenRun {
     }
 }
 
-/// A server that hears the samples of one node, one each tick, as the maintenance manager does.
+/// A server that receives the samples of one node, one each tick, as the maintenance manager does.
 struct Story {
-    known: NodeFacts,
+    facts: NodeFacts,
     images: Vec<Image>,
-    delivered: Delivered,
-    seen: Option<Seen>,
-    /// What each run was for, and where it stands; the last may be open.
+    delivered: DeliveryState,
+    last_sample: Option<LastSample>,
+    /// The target and the state of each run; the last one may be open.
     runs: Vec<(Option<Target>, RunState)>,
-    /// What is known of the run that was opened last, as text.
+    /// The log of each run.
     logs: Vec<String>,
     conditions: Vec<Condition>,
-    shown: &'static str,
+    status: &'static str,
     now: Time,
-    told: Vec<String>,
+    transitions: Vec<String>,
 }
 
 impl Story {
-    fn of(known: NodeFacts) -> Self {
+    fn new(facts: NodeFacts) -> Self {
         Self {
-            known,
+            facts,
             images: vec![],
-            delivered: Delivered::default(),
-            seen: None,
+            delivered: DeliveryState::default(),
+            last_sample: None,
             runs: vec![],
             logs: vec![],
             conditions: vec![],
-            shown: "",
+            status: "",
             now: NOON,
-            told: vec![],
+            transitions: vec![],
         }
     }
 
-    /// A node that is updated by packages and was at rest, in a window or outside of any.
+    /// A node that is updated by packages and was at rest, in a window or outside.
     fn at_rest(in_window: bool) -> Self {
-        let mut story = Self::of(node(OsKind::Mutable));
+        let mut story = Self::new(node(OsKind::Mutable));
         if in_window {
             story.delivered.single = Some((NOON - hours(1), NOON + hours(1)));
         }
-        story.hear(&sample(SampleKind::UpToDate));
+        story.receive(&sample(SampleKind::UpToDate));
         story
     }
 
-    fn open(&self) -> Option<OpenRun> {
+    fn open_run(&self) -> Option<OpenRun> {
         let (target, state) = self.runs.last()?;
         (!state.is_final()).then(|| OpenRun {
             target: target.clone(),
-            ..open(state.clone())
+            ..open_run(state.clone())
         })
     }
 
-    fn before<'a>(&'a self, open: Option<&'a OpenRun>) -> Before<'a> {
-        Before {
-            seen: self.seen.as_ref(),
+    fn prior_state<'a>(&'a self, open: Option<&'a OpenRun>) -> PriorState<'a> {
+        PriorState {
+            last_sample: self.last_sample.as_ref(),
             delivered: &self.delivered,
-            open,
-            known: &self.known,
+            open_run: open,
+            facts: &self.facts,
             images: &self.images,
         }
     }
 
-    fn hear(&mut self, sample: &Sample) -> Proof {
-        let open = self.open();
-        let proof = super::evidence(&self.before(open.as_ref()), sample, self.now);
-        for happening in &proof.events {
-            self.bring(happening);
+    fn receive(&mut self, sample: &Sample) -> Proof {
+        let open = self.open_run();
+        let proof = super::evaluate_sample(&self.prior_state(open.as_ref()), sample, self.now);
+        for record in &proof.events {
+            self.apply_event(record);
         }
-        self.seen.clone_from(&proof.seen);
-        if let Some((text, _)) = proof.shown {
-            self.shown = text;
+        self.last_sample.clone_from(&proof.last_sample);
+        if let Some((text, _)) = proof.status {
+            self.status = text;
         }
         condition::replace(
             &mut self.conditions,
-            |kind| proof.judges(kind),
+            |kind| proof.checks_condition(kind),
             proof.conditions.clone(),
             self.now,
         );
         if let Some(image) = &proof.image {
-            self.known.running = image.clone();
+            self.facts.running = image.clone();
         }
         self.now += TICK;
         proof
     }
 
-    fn bring(&mut self, happening: &Happening) {
-        let event = &happening.event;
-        let before = self.open();
+    fn apply_event(&mut self, record: &RunEventRecord) {
+        let event = &record.event;
+        let before = self.open_run();
         let state = before.as_ref().map(|run| &run.state);
-        let next = RunState::on(state, event, self.now, &Patience::default());
+        let next = RunState::apply_event(state, event, self.now, &RunTimeouts::default());
         let next = next.expect("evidence fits the state");
         assert_ne!(state, Some(&next), "{} proves nothing new", event.name());
-        self.told.push(format!("{}->{}", event.name(), next.name()));
+        self.transitions
+            .push(format!("{}->{}", event.name(), next.name()));
         if state.is_none() {
             self.runs.push((self.target(), next));
             self.logs.push(String::new());
@@ -253,24 +254,24 @@ impl Story {
             last.1 = next;
         }
         if let Some(log) = self.logs.last_mut() {
-            log.push_str(&happening.evidence.log);
+            log.push_str(&record.evidence.log);
         }
     }
 
     fn target(&self) -> Option<Target> {
         Some(Target {
             policy: self.delivered.policy?,
-            wish: TargetKind::Image(self.delivered.image.clone()?),
+            kind: TargetKind::Image(self.delivered.image.clone()?),
             image_rules: ImageRules::default(),
         })
     }
 
-    fn hears(&mut self, samples: &[Sample]) -> String {
-        self.told.clear();
+    fn receive_all(&mut self, samples: &[Sample]) -> String {
+        self.transitions.clear();
         for sample in samples {
-            self.hear(sample);
+            self.receive(sample);
         }
-        self.told.join(" ")
+        self.transitions.join(" ")
     }
 
     fn conditions(&self) -> Vec<ConditionKind> {
@@ -285,8 +286,8 @@ impl Story {
     }
 }
 
-/// Plays samples of these kinds to a node that was at rest in a window.
-fn proved_by(kinds: &[SampleKind]) -> String {
+/// The transitions that samples of these kinds cause on a node that was at rest in a window.
+fn transitions_of(kinds: &[SampleKind]) -> String {
     let samples: Vec<_> = kinds.iter().map(|kind| sample(*kind)).collect();
-    Story::at_rest(true).hears(&samples)
+    Story::at_rest(true).receive_all(&samples)
 }

@@ -1,66 +1,69 @@
-//! What was written becomes a filter, if its names and values fit the schema.
+//! Checks a syntax tree against the schema and makes a filter of it.
 
 use std::ops::RangeInclusive;
 
 use chrono::DateTime;
 
-use super::bad::{BadFilter, excerpt, nearest};
-use super::syntax::{self, Node, Word};
+use super::error::{BadFilter, excerpt, nearest_match};
+use super::syntax::{self, Atom, SyntaxNode};
 use super::token::Operator;
 use super::{
-    Condition, Edge, Enumeration, Field, FieldKind, Filter, LabelCondition, Path, Pattern,
-    Resource, Test,
+    Edge, EdgePath, Enumeration, FieldCondition, FieldKind, FieldTest, Filter, FilterField,
+    LabelCondition, Pattern, Resource,
 };
 use crate::Time;
 
-/// The field that holds labels.
+/// The field with the labels.
 const METADATA: &str = "metadata";
 
-/// The seconds that a time may have: from 1970 to the end of the year 9999.
-const SECONDS: RangeInclusive<i64> = 0..=253_402_300_799;
+/// Valid times in Unix seconds: from 1970 to the end of the year 9999.
+const UNIX_SECONDS_RANGE: RangeInclusive<i64> = 0..=253_402_300_799;
 
 /// Checks a filter for a list of this resource.
-pub(super) fn filter(resource: Resource, node: Node) -> Result<Filter, BadFilter> {
-    let each = |nodes: Vec<Node>| -> Result<Vec<Filter>, BadFilter> {
+pub(super) fn check_filter(resource: Resource, node: SyntaxNode) -> Result<Filter, BadFilter> {
+    let each = |nodes: Vec<SyntaxNode>| -> Result<Vec<Filter>, BadFilter> {
         nodes
             .into_iter()
-            .map(|node| filter(resource, node))
+            .map(|node| check_filter(resource, node))
             .collect()
     };
     Ok(match node {
-        Node::All(nodes) => Filter::All(each(nodes)?),
-        Node::Any(nodes) => Filter::Any(each(nodes)?),
-        Node::Not(node) => Filter::Not(Box::new(filter(resource, *node)?)),
-        Node::Has(words) => Filter::Exists(existing(resource, &words)?),
-        Node::Comparison(asked) => comparison(resource, &asked)?,
+        SyntaxNode::All(nodes) => Filter::All(each(nodes)?),
+        SyntaxNode::Any(nodes) => Filter::Any(each(nodes)?),
+        SyntaxNode::Not(node) => Filter::Not(Box::new(check_filter(resource, *node)?)),
+        SyntaxNode::Has(atoms) => Filter::Exists(check_has(resource, &atoms)?),
+        SyntaxNode::Comparison(comparison) => check_comparison(resource, &comparison)?,
     })
 }
 
-/// There is no such field; or edge, if there is more behind it.
-pub(super) fn unknown(resource: Resource, word: &Word, is_last: bool) -> BadFilter {
-    let name = excerpt(&word.text);
+/// The error for an unknown field, or for an unknown edge if the path continues behind it.
+pub(super) fn unknown_field(resource: Resource, atom: &Atom, is_last: bool) -> BadFilter {
+    let name = excerpt(&atom.text);
     let why = format!("there is no field {name} of {}", resource.plural());
-    let fields = resource.fields().iter().map(Field::wire_name);
+    let fields = resource.fields().iter().map(FilterField::wire_name);
     let edges = resource.edges().iter().map(Edge::wire_name);
     let labels = resource.has_labels().then(|| METADATA.to_owned());
-    let instead = resource.instead_of(&word.text).map(str::to_owned);
-    BadFilter::at(word.at, why).hinting(if is_last {
-        instead.or_else(|| nearest(&word.text, fields))
+    let instead = resource.suggestion_for(&atom.text).map(str::to_owned);
+    BadFilter::at(atom.at, why).with_hint(if is_last {
+        instead.or_else(|| nearest_match(&atom.text, fields))
     } else {
-        nearest(&word.text, edges.chain(labels))
+        nearest_match(&atom.text, edges.chain(labels))
     })
 }
 
-/// Follows the edges that a path begins with; the rest of the path is left.
-fn follow(resource: Resource, words: &[Word]) -> Result<(Path, Resource, &[Word]), BadFilter> {
-    let (mut path, mut end, mut rest) = (Path::new(), resource, words);
-    while let [word, more @ ..] = rest
-        && !word.quoted
-        && let Some(edge) = end.edge(&word.text)
+/// Follows the edges at the beginning of a path and returns the rest of the path.
+fn follow_edges(
+    resource: Resource,
+    atoms: &[Atom],
+) -> Result<(EdgePath, Resource, &[Atom]), BadFilter> {
+    let (mut path, mut end, mut rest) = (EdgePath::new(), resource, atoms);
+    while let [atom, more @ ..] = rest
+        && !atom.quoted
+        && let Some(edge) = end.edge(&atom.text)
     {
         if path.len() == Filter::MAX_EDGES {
-            let why = format!("a path leads over at most {} resources", Filter::MAX_EDGES);
-            return Err(BadFilter::at(word.at, why));
+            let why = format!("a path has at most {} edges", Filter::MAX_EDGES);
+            return Err(BadFilter::at(atom.at, why));
         }
         path.push(edge);
         (end, rest) = (edge.to, more);
@@ -69,27 +72,30 @@ fn follow(resource: Resource, words: &[Word]) -> Result<(Path, Resource, &[Word]
 }
 
 /// The path within `has()`.
-fn existing(resource: Resource, words: &[Word]) -> Result<Path, BadFilter> {
-    let (path, end, rest) = follow(resource, words)?;
-    let Some(word) = rest.first() else {
+fn check_has(resource: Resource, atoms: &[Atom]) -> Result<EdgePath, BadFilter> {
+    let (path, end, rest) = follow_edges(resource, atoms)?;
+    let Some(atom) = rest.first() else {
         return Ok(path);
     };
-    let (name, what) = (excerpt(&word.text), end.plural());
-    let why = format!("has() asks whether another resource is there, and {what} have no {name}");
+    let (name, what) = (excerpt(&atom.text), end.plural());
+    let why = format!("has() tests whether a related resource exists, and {what} have no {name}");
     let edges = end.edges().iter().map(Edge::wire_name);
-    Err(BadFilter::at(word.at, why).hinting(nearest(&word.text, edges)))
+    Err(BadFilter::at(atom.at, why).with_hint(nearest_match(&atom.text, edges)))
 }
 
-fn comparison(resource: Resource, asked: &syntax::Comparison) -> Result<Filter, BadFilter> {
-    let (path, end, rest) = follow(resource, &asked.path)?;
+fn check_comparison(
+    resource: Resource,
+    comparison: &syntax::ComparisonNode,
+) -> Result<Filter, BadFilter> {
+    let (path, end, rest) = follow_edges(resource, &comparison.path)?;
     let [name, more @ ..] = rest else {
-        return whole(path, asked);
+        return check_resource(path, comparison);
     };
     let field = end.field(&name.text).filter(|_| !name.quoted);
-    let field = field.ok_or_else(|| unknown(end, name, more.is_empty()))?;
+    let field = field.ok_or_else(|| unknown_field(end, name, more.is_empty()))?;
     if field.name == METADATA
         && end.has_labels()
-        && let Some((key, condition)) = label(more, asked)?
+        && let Some((key, condition)) = label_condition(more, comparison)?
     {
         let label = Filter::Label {
             path,
@@ -98,174 +104,207 @@ fn comparison(resource: Resource, asked: &syntax::Comparison) -> Result<Filter, 
         };
         return Ok(label);
     }
-    if let Some(word) = more.first() {
+    if let Some(atom) = more.first() {
         let (name, kind) = (excerpt(&field.wire_name()), field.kind.noun());
         let why = format!("{name} of {} is {kind} and has no fields", end.plural());
-        return Err(BadFilter::at(word.at, why));
+        return Err(BadFilter::at(atom.at, why));
     }
-    match condition(field, asked)? {
-        Some(condition) => Ok(Filter::Test(Test {
+    match field_condition(field, comparison)? {
+        Some(condition) => Ok(Filter::Test(FieldTest {
             path,
             field,
             condition,
         })),
-        None => is_set(path, field, asked),
+        None => is_set_filter(path, field, comparison),
     }
 }
 
-/// A path that ends at a resource and not at a field of it: `site:*` asks whether it is there.
-fn whole(path: Path, asked: &syntax::Comparison) -> Result<Filter, BadFilter> {
-    if is_anything(asked) {
+/// A path that ends at a resource instead of a field: `site:*` tests whether the resource exists.
+fn check_resource(
+    path: EdgePath,
+    comparison: &syntax::ComparisonNode,
+) -> Result<Filter, BadFilter> {
+    if matches_any_value(comparison) {
         return Ok(Filter::Exists(path));
     }
-    let last = asked.path.last();
-    let (at, name) = last.map_or((asked.at, ""), |word| (word.at, word.text.as_str()));
+    let last = comparison.path.last();
+    let (at, name) = last.map_or((comparison.at, ""), |atom| (atom.at, atom.text.as_str()));
     let why = format!("{} is a resource; compare one of its fields", excerpt(name));
     let first = path.last().and_then(|edge| edge.to.fields().first());
     let hint = first.map(|field| format!("{name}.{}", field.wire_name()));
-    Err(BadFilter::at(at, why).hinting(hint))
+    Err(BadFilter::at(at, why).with_hint(hint))
 }
 
-/// What is wanted of a label; none if all labels are compared as one text.
-fn label(
-    key: &[Word],
-    asked: &syntax::Comparison,
+/// The condition for a label; `None` if all labels are compared as one text.
+fn label_condition(
+    key: &[Atom],
+    comparison: &syntax::ComparisonNode,
 ) -> Result<Option<(String, LabelCondition)>, BadFilter> {
-    let value = asked.value.plain();
-    let (key, condition) = match (key, asked.operator) {
-        ([], Operator::Has) if !is_anything(asked) => (value, LabelCondition::Present),
+    let value = comparison.value.plain();
+    let (key, condition) = match (key, comparison.operator) {
+        ([], Operator::Has) if !matches_any_value(comparison) => (value, LabelCondition::Present),
         ([], _) => return Ok(None),
-        (words, operator) => {
-            let words: Vec<_> = words.iter().map(Word::plain).collect();
-            let key = words.join(".");
-            if asked.value.is("null") {
-                let why = "a label has no empty value; ask with NOT and : whether it is there";
-                return Err(BadFilter::at(asked.value.at, why));
+        (atoms, operator) => {
+            let parts: Vec<_> = atoms.iter().map(Atom::plain).collect();
+            let key = parts.join(".");
+            if comparison.value.is_unquoted("null") {
+                let why = "a label cannot be null; use NOT and : to test that it does not exist";
+                return Err(BadFilter::at(comparison.value.at, why));
             }
             let condition = match operator {
-                Operator::Has if is_anything(asked) => LabelCondition::Present,
+                Operator::Has if matches_any_value(comparison) => LabelCondition::Present,
                 Operator::Like | Operator::Exactly | Operator::Has => LabelCondition::Is(value),
                 Operator::Not => LabelCondition::IsNot(value),
-                _ => return Err(unordered("a label", "a text", asked)),
+                _ => return Err(unordered_error("a label", "a text", comparison)),
             };
             (key, condition)
         }
     };
     if key.is_empty() {
-        return Err(BadFilter::at(asked.at, "the name of the label is missing"));
+        return Err(BadFilter::at(
+            comparison.at,
+            "the name of the label is missing",
+        ));
     }
     Ok(Some((key, condition)))
 }
 
-/// What is wanted of a field; none if it is only to be set and no condition says so.
-fn condition(field: &Field, asked: &syntax::Comparison) -> Result<Option<Condition>, BadFilter> {
-    let is_nothing = asked.value.is("null") || asked.value.text.is_empty();
-    match asked.operator {
+/// The condition for a field; `None` if the field must only be set and its kind has no condition for that.
+fn field_condition(
+    field: &FilterField,
+    comparison: &syntax::ComparisonNode,
+) -> Result<Option<FieldCondition>, BadFilter> {
+    let is_nothing = comparison.value.is_unquoted("null") || comparison.value.text.is_empty();
+    match comparison.operator {
         Operator::Like | Operator::Exactly | Operator::Has if is_nothing => {
-            return Ok(Some(Condition::Unset));
+            return Ok(Some(FieldCondition::Unset));
         }
-        Operator::Not if is_nothing => return Ok(set(field)),
+        Operator::Not if is_nothing => return Ok(set_condition(field)),
         operator if is_nothing => {
-            let why = format!("`{operator}` compares with something, not with nothing");
-            return Err(BadFilter::at(asked.value.at, why));
+            let why = format!("`{operator}` needs a value and cannot compare with null");
+            return Err(BadFilter::at(comparison.value.at, why));
         }
-        _ if is_anything(asked) => return Ok(set(field)),
+        _ if matches_any_value(comparison) => return Ok(set_condition(field)),
         _ => {}
     }
     match field.kind {
-        FieldKind::Id(_) | FieldKind::Text => text(field, asked),
-        FieldKind::Enumeration(values) => enumeration(field, values, asked).map(Some),
-        FieldKind::Number => number(field, asked).map(Some),
-        FieldKind::Truth => truth(field, asked).map(Some),
-        FieldKind::Seconds | FieldKind::Moment => time(field, asked),
-    }
-}
-
-fn text(field: &Field, asked: &syntax::Comparison) -> Result<Option<Condition>, BadFilter> {
-    match asked.operator {
-        Operator::Like | Operator::Has => {
-            let pattern = Pattern::parse(&asked.value.text).map(Condition::Contains);
-            Ok(pattern.or_else(|| set(field)))
+        FieldKind::Id(_) | FieldKind::Text => text_condition(field, comparison),
+        FieldKind::Enumeration(values) => {
+            enumeration_condition(field, values, comparison).map(Some)
         }
-        Operator::Exactly => Ok(Some(Condition::Exactly(asked.value.plain()))),
-        Operator::Not => Ok(Some(Condition::Not(asked.value.plain()))),
-        _ => Err(unordered_field(field, asked)),
+        FieldKind::Number => number_condition(field, comparison).map(Some),
+        FieldKind::Bool => bool_condition(field, comparison).map(Some),
+        FieldKind::UnixSeconds | FieldKind::Rfc3339Time => time_condition(field, comparison),
     }
 }
 
-fn enumeration(
-    field: &Field,
+fn text_condition(
+    field: &FilterField,
+    comparison: &syntax::ComparisonNode,
+) -> Result<Option<FieldCondition>, BadFilter> {
+    match comparison.operator {
+        Operator::Like | Operator::Has => {
+            let pattern = Pattern::parse(&comparison.value.text).map(FieldCondition::Contains);
+            Ok(pattern.or_else(|| set_condition(field)))
+        }
+        Operator::Exactly => Ok(Some(FieldCondition::Exactly(comparison.value.plain()))),
+        Operator::Not => Ok(Some(FieldCondition::Not(comparison.value.plain()))),
+        _ => Err(unordered_field_error(field, comparison)),
+    }
+}
+
+fn enumeration_condition(
+    field: &FilterField,
     values: &Enumeration,
-    asked: &syntax::Comparison,
-) -> Result<Condition, BadFilter> {
-    let text = asked.value.plain();
-    let Some(name) = values.name_of(&text) else {
-        let all: Vec<_> = values.names.iter().map(|name| values.wire(name)).collect();
+    comparison: &syntax::ComparisonNode,
+) -> Result<FieldCondition, BadFilter> {
+    let text = comparison.value.plain();
+    let Some(name) = values.name_from_wire(&text) else {
+        let all: Vec<_> = values
+            .names
+            .iter()
+            .map(|name| values.wire_value(name))
+            .collect();
         let (text, name) = (excerpt(&text), excerpt(&field.wire_name()));
-        let why = format!("{text} is no value of {name}, which has {}", all.join(", "));
-        let hint = value_meant(values, &asked.value.plain());
-        return Err(BadFilter::at(asked.value.at, why).hinting(hint));
+        let why = format!(
+            "{text} is not a value of {name}; its values are {}",
+            all.join(", ")
+        );
+        let hint = suggest_value(values, &comparison.value.plain());
+        return Err(BadFilter::at(comparison.value.at, why).with_hint(hint));
     };
-    match asked.operator {
-        Operator::Like | Operator::Has | Operator::Exactly => Ok(Condition::Is(name)),
-        Operator::Not => Ok(Condition::IsNot(name)),
-        _ => Err(unordered_field(field, asked)),
+    match comparison.operator {
+        Operator::Like | Operator::Has | Operator::Exactly => Ok(FieldCondition::Is(name)),
+        Operator::Not => Ok(FieldCondition::IsNot(name)),
+        _ => Err(unordered_field_error(field, comparison)),
     }
 }
 
-/// The value that was meant, with or without what all of them begin with.
-fn value_meant(values: &Enumeration, text: &str) -> Option<String> {
+/// The value that was probably meant, with or without the common prefix.
+fn suggest_value(values: &Enumeration, text: &str) -> Option<String> {
     let names = values.names.iter().map(|name| (*name).to_owned());
     if let Some(rest) = text.strip_prefix(values.prefix) {
-        return nearest(rest, names).map(|name| values.wire(&name));
+        return nearest_match(rest, names).map(|name| values.wire_value(&name));
     }
-    let wires = values.names.iter().map(|name| values.wire(name));
-    let name = nearest(text, names).map(|name| values.wire(&name));
-    name.or_else(|| nearest(text, wires))
+    let wires = values.names.iter().map(|name| values.wire_value(name));
+    let name = nearest_match(text, names).map(|name| values.wire_value(&name));
+    name.or_else(|| nearest_match(text, wires))
 }
 
-fn number(field: &Field, asked: &syntax::Comparison) -> Result<Condition, BadFilter> {
-    let text = asked.value.plain();
+fn number_condition(
+    field: &FilterField,
+    comparison: &syntax::ComparisonNode,
+) -> Result<FieldCondition, BadFilter> {
+    let text = comparison.value.plain();
     let number = text.parse().map_err(|_| {
         let (text, name) = (excerpt(&text), excerpt(&field.wire_name()));
-        let why = format!("{text} is no whole number of 64 bits, and {name} is compared with one");
-        BadFilter::at(asked.value.at, why)
+        let why = format!("{text} is not a 64-bit integer, as needed for {name}");
+        BadFilter::at(comparison.value.at, why)
     })?;
-    Ok(Condition::Number(asked.operator.comparison(), number))
+    Ok(FieldCondition::Number(
+        comparison.operator.comparison(),
+        number,
+    ))
 }
 
-fn truth(field: &Field, asked: &syntax::Comparison) -> Result<Condition, BadFilter> {
-    let text = asked.value.plain();
-    let truth = match text.as_str() {
+fn bool_condition(
+    field: &FilterField,
+    comparison: &syntax::ComparisonNode,
+) -> Result<FieldCondition, BadFilter> {
+    let text = comparison.value.plain();
+    let value = match text.as_str() {
         "true" => true,
         "false" => false,
         _ => {
             let (text, name) = (excerpt(&text), excerpt(&field.wire_name()));
-            let why = format!("{text} is neither true nor false, as {name} is");
-            let hint = nearest(&asked.value.text, ["true", "false"].map(str::to_owned));
-            return Err(BadFilter::at(asked.value.at, why).hinting(hint));
+            let why = format!("{text} is not true or false, as needed for {name}");
+            let hint = nearest_match(&comparison.value.text, ["true", "false"].map(str::to_owned));
+            return Err(BadFilter::at(comparison.value.at, why).with_hint(hint));
         }
     };
-    match asked.operator {
-        Operator::Like | Operator::Has | Operator::Exactly => Ok(Condition::Truth(truth)),
-        Operator::Not => Ok(Condition::Truth(!truth)),
-        _ => Err(unordered_field(field, asked)),
+    match comparison.operator {
+        Operator::Like | Operator::Has | Operator::Exactly => Ok(FieldCondition::Bool(value)),
+        Operator::Not => Ok(FieldCondition::Bool(!value)),
+        _ => Err(unordered_field_error(field, comparison)),
     }
 }
 
-fn time(field: &Field, asked: &syntax::Comparison) -> Result<Option<Condition>, BadFilter> {
-    let text = asked.value.plain();
+fn time_condition(
+    field: &FilterField,
+    comparison: &syntax::ComparisonNode,
+) -> Result<Option<FieldCondition>, BadFilter> {
+    let text = comparison.value.plain();
     let seconds = match field.kind {
-        FieldKind::Seconds => text.parse::<i64>().ok(),
+        FieldKind::UnixSeconds => text.parse::<i64>().ok(),
         _ => None,
     };
     if seconds == Some(0) {
-        // On the wire this means that there is no time.
-        match asked.operator {
+        // On the wire 0 means that there is no time.
+        match comparison.operator {
             Operator::Like | Operator::Has | Operator::Exactly => {
-                return Ok(Some(Condition::Unset));
+                return Ok(Some(FieldCondition::Unset));
             }
-            Operator::Not => return Ok(set(field)),
+            Operator::Not => return Ok(set_condition(field)),
             _ => {}
         }
     }
@@ -275,43 +314,48 @@ fn time(field: &Field, asked: &syntax::Comparison) -> Result<Option<Condition>, 
             .ok()
             .map(|time| time.to_utc()),
     };
-    let time = time.filter(|time| SECONDS.contains(&time.timestamp()));
+    let time = time.filter(|time| UNIX_SECONDS_RANGE.contains(&time.timestamp()));
     let time = time.ok_or_else(|| {
         let (text, name) = (excerpt(&text), excerpt(&field.wire_name()));
         let form = match field.kind {
-            FieldKind::Seconds => "in Unix seconds or as",
+            FieldKind::UnixSeconds => "in Unix seconds or as",
             _ => "written as",
         };
-        let why = format!("{text} is no time; {name} is {form} \"2026-01-31T08:00:00Z\"");
-        BadFilter::at(asked.value.at, why)
+        let why = format!("{text} is not a time; {name} is {form} \"2026-01-31T08:00:00Z\"");
+        BadFilter::at(comparison.value.at, why)
     })?;
-    Ok(Some(Condition::Time(asked.operator.comparison(), time)))
+    Ok(Some(FieldCondition::Time(
+        comparison.operator.comparison(),
+        time,
+    )))
 }
 
-/// A field is set, if its kind has a condition for that.
-fn set(field: &Field) -> Option<Condition> {
+/// The condition that a field is set, if its kind has one.
+fn set_condition(field: &FilterField) -> Option<FieldCondition> {
     match field.kind {
-        FieldKind::Id(_) | FieldKind::Text => Some(Condition::Not(String::new())),
-        FieldKind::Enumeration(values) => values.name_of_nothing().map(Condition::IsNot),
+        FieldKind::Id(_) | FieldKind::Text => Some(FieldCondition::Not(String::new())),
+        FieldKind::Enumeration(values) => values.unspecified_name().map(FieldCondition::IsNot),
         _ => None,
     }
 }
 
-/// The field is not unset. Where nothing leads to it, nothing is set.
-fn is_set(
-    path: Path,
-    field: &'static Field,
-    asked: &syntax::Comparison,
+/// A filter that the field is set. It does not match if there is no resource at the end of the path.
+fn is_set_filter(
+    path: EdgePath,
+    field: &'static FilterField,
+    comparison: &syntax::ComparisonNode,
 ) -> Result<Filter, BadFilter> {
     if let Some(edge) = path.iter().find(|edge| edge.many) {
         let name = excerpt(&edge.wire_name());
-        let why = format!("of {name} there can be many; whether one has something is not asked so");
-        return Err(BadFilter::at(asked.value.at, why));
+        let why = format!(
+            "{name} can be many resources; a test whether one has a value is not supported"
+        );
+        return Err(BadFilter::at(comparison.value.at, why));
     }
-    let unset = Filter::Not(Box::new(Filter::Test(Test {
+    let unset = Filter::Not(Box::new(Filter::Test(FieldTest {
         path: path.clone(),
         field,
-        condition: Condition::Unset,
+        condition: FieldCondition::Unset,
     })));
     if path.is_empty() {
         return Ok(unset);
@@ -319,19 +363,19 @@ fn is_set(
     Ok(Filter::All(vec![Filter::Exists(path), unset]))
 }
 
-/// Whether anything will do: `:*`.
-fn is_anything(asked: &syntax::Comparison) -> bool {
-    asked.operator == Operator::Has && asked.value.is("*")
+/// Whether the comparison is `:*`, which matches any value.
+fn matches_any_value(comparison: &syntax::ComparisonNode) -> bool {
+    comparison.operator == Operator::Has && comparison.value.is_unquoted("*")
 }
 
-fn unordered_field(field: &Field, asked: &syntax::Comparison) -> BadFilter {
-    unordered(&excerpt(&field.wire_name()), field.kind.noun(), asked)
+fn unordered_field_error(field: &FilterField, comparison: &syntax::ComparisonNode) -> BadFilter {
+    unordered_error(&excerpt(&field.wire_name()), field.kind.noun(), comparison)
 }
 
-fn unordered(what: &str, kind: &str, asked: &syntax::Comparison) -> BadFilter {
+fn unordered_error(what: &str, kind: &str, comparison: &syntax::ComparisonNode) -> BadFilter {
     let why = format!(
-        "`{}` compares numbers and times, and {what} is {kind}",
-        asked.operator
+        "`{}` compares only numbers and times, but {what} is {kind}",
+        comparison.operator
     );
-    BadFilter::at(asked.at, why)
+    BadFilter::at(comparison.at, why)
 }

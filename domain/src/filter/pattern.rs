@@ -1,24 +1,24 @@
-//! What a text must contain.
+//! Substring patterns.
 
-use super::token::letters;
+use super::token::unescape;
 
-/// What a text must contain somewhere, whatever the case: pieces in this order, with any letters between them.
+/// A pattern that a text must contain, ignoring case: pieces in this order, with any letters between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<String>);
 
 impl Pattern {
-    /// A pattern of these pieces; none if there is no letter in them.
+    /// A pattern of these pieces; `None` if all of them are empty.
     #[must_use]
     pub fn new(pieces: impl IntoIterator<Item = String>) -> Option<Self> {
         let pieces: Vec<_> = pieces.into_iter().filter(|p| !p.is_empty()).collect();
         (!pieces.is_empty()).then_some(Self(pieces))
     }
 
-    /// Reads a pattern as it stands in a filter, a star between two pieces; none if there is nothing but stars.
+    /// Parses a pattern as it is written in a filter, with stars between the pieces; `None` if it has only stars.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut pieces = vec![String::new()];
-        for letter in letters(text) {
+        for letter in unescape(text) {
             match (letter, pieces.last_mut()) {
                 (Some(letter), Some(piece)) => piece.push(letter),
                 _ => pieces.push(String::new()),
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_between_pieces() {
+    fn stars_separate_pieces() {
         let two = Some(vec!["edge".to_owned(), "01".to_owned()]);
         assert_eq!(pieces("edge*01"), two);
         assert_eq!(pieces("*edge**01*"), two);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_after_a_backslash_is_a_letter() {
+    fn an_escaped_star_is_a_letter() {
         assert_eq!(pieces(r"a\*b"), Some(vec!["a*b".to_owned()]));
         assert_eq!(pieces(r"a\b%_"), Some(vec![r"a\b%_".to_owned()]));
     }

@@ -1,34 +1,34 @@
-//! What can be asked of which resource.
+//! The resources, fields and edges that filters can use.
 
 mod edges;
 mod enumerations;
 mod fields;
-mod instead;
+mod suggestions;
 
-/// A resource that filters speak of: those that are listed, and what hangs on them.
+/// A resource in filters: a listed one or one that is related to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
-    /// Part of the world.
+    /// A region.
     Region,
-    /// Where hosts stand.
+    /// A site, where hosts are located.
     Site,
-    /// A machine.
+    /// A host.
     Host,
-    /// What runs on a host.
+    /// An instance, the system on a host.
     Instance,
     /// An entry of the catalogue of operating systems.
     Os,
-    /// What should run.
+    /// An update policy.
     Policy,
-    /// What happened.
+    /// An update run.
     Run,
-    /// A window that opens once.
+    /// A schedule with one window.
     SingleSchedule,
-    /// A window that opens again and again.
+    /// A schedule whose window repeats.
     RepeatedSchedule,
-    /// Who brings hosts.
+    /// A provider of hosts.
     Provider,
-    /// Configuration of a first start.
+    /// A configuration for the first boot.
     CustomConfig,
     /// An account that may log in.
     LocalAccount,
@@ -42,12 +42,12 @@ pub enum Resource {
     Gpu,
     /// An address of a network interface.
     IpAddress,
-    /// What the ancestor had and we never have, such as members of clusters.
-    Nothing,
+    /// A member of a workload, such as a cluster. EIM has them, Evenkeel never does.
+    WorkloadMember,
 }
 
 impl Resource {
-    /// Every resource.
+    /// All resources.
     pub const ALL: &[Self] = &[
         Self::Region,
         Self::Site,
@@ -66,10 +66,10 @@ impl Resource {
         Self::Usb,
         Self::Gpu,
         Self::IpAddress,
-        Self::Nothing,
+        Self::WorkloadMember,
     ];
 
-    /// What many of them are called.
+    /// The plural for error messages.
     #[must_use]
     pub const fn plural(self) -> &'static str {
         match self {
@@ -90,23 +90,23 @@ impl Resource {
             Self::Usb => "USB devices",
             Self::Gpu => "graphics processors",
             Self::IpAddress => "addresses",
-            Self::Nothing => "members of workloads",
+            Self::WorkloadMember => "members of workloads",
         }
     }
 
-    /// Its own fields, at least one.
+    /// The resource's own fields, at least one.
     #[must_use]
-    pub const fn fields(self) -> &'static [Field] {
-        fields::of(self)
+    pub const fn fields(self) -> &'static [FilterField] {
+        fields::fields_of(self)
     }
 
-    /// What it leads to.
+    /// The edges to other resources.
     #[must_use]
     pub const fn edges(self) -> &'static [Edge] {
-        edges::of(self)
+        edges::edges_of(self)
     }
 
-    /// Whether its field `metadata` holds labels that can be asked for one by one.
+    /// Whether the field `metadata` holds labels that filters can test by name.
     #[must_use]
     pub const fn has_labels(self) -> bool {
         matches!(self, Self::Region | Self::Site | Self::Host)
@@ -114,136 +114,140 @@ impl Resource {
 
     /// The field with this name, in `snake_case` or `camelCase`.
     #[must_use]
-    pub fn field(self, name: &str) -> Option<&'static Field> {
+    pub fn field(self, name: &str) -> Option<&'static FilterField> {
         self.fields()
             .iter()
-            .find(|field| is_called(field.name, name))
+            .find(|field| matches_name(field.name, name))
     }
 
     /// The edge with this name, in `snake_case` or `camelCase`.
     #[must_use]
     pub fn edge(self, name: &str) -> Option<&'static Edge> {
-        self.edges().iter().find(|edge| is_called(edge.name, name))
+        self.edges()
+            .iter()
+            .find(|edge| matches_name(edge.name, name))
     }
 
-    /// What to write instead of a member of the JSON that is no field.
-    pub(super) fn instead_of(self, name: &str) -> Option<&'static str> {
-        instead::of(self, name)
+    /// What to write instead of a JSON member that is not a field.
+    pub(super) fn suggestion_for(self, name: &str) -> Option<&'static str> {
+        suggestions::suggestion_for(self, name)
     }
 }
 
 /// A field of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Field {
+pub struct FilterField {
     /// In `snake_case`, such as `host_status_indicator`.
     pub name: &'static str,
-    /// What it holds.
+    /// Type of its values.
     pub kind: FieldKind,
 }
 
-impl Field {
-    /// The name as the JSON has it.
+impl FilterField {
+    /// The name in the JSON of the API.
     #[must_use]
     pub fn wire_name(&self) -> String {
-        camel(self.name).collect()
+        camel_case(self.name).collect()
     }
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldKind {
-    /// An id, with what stands before its dash.
+    /// An id, with the prefix before its dash.
     Id(&'static str),
     /// A text.
     Text,
-    /// One of a few values.
+    /// A value of an enumeration.
     Enumeration(&'static Enumeration),
     /// A whole number.
     Number,
-    /// True or false.
-    Truth,
+    /// A boolean.
+    Bool,
     /// A time in Unix seconds on the wire, 0 for none.
-    Seconds,
+    UnixSeconds,
     /// A time in RFC 3339 on the wire.
-    Moment,
+    Rfc3339Time,
 }
 
 impl FieldKind {
-    /// What an error calls it.
+    /// The name of the type in error messages.
     pub(super) const fn noun(self) -> &'static str {
         match self {
             Self::Id(_) => "an id",
             Self::Text => "a text",
-            Self::Enumeration(_) => "one of a few values",
+            Self::Enumeration(_) => "an enumeration value",
             Self::Number => "a number",
-            Self::Truth => "true or false",
-            Self::Seconds | Self::Moment => "a time",
+            Self::Bool => "a boolean",
+            Self::UnixSeconds | Self::Rfc3339Time => "a time",
         }
     }
 }
 
-/// The values of a field that can have only a few.
+/// The values of an enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Enumeration {
-    /// What each begins with on the wire, such as `HOST_STATE_`; empty if the wire has the bare names.
+    /// Common prefix on the wire, such as `HOST_STATE_`; empty if the wire has the bare names.
     pub prefix: &'static str,
-    /// The rest in lower case, as the database has it.
+    /// The rest in lower case, as the database stores it.
     pub names: &'static [&'static str],
 }
 
-/// What the wire calls a few values that do not begin as the others do.
-const IRREGULAR: &[(&str, &str)] = &[
+/// Values without the common prefix on the wire: the regular form and the actual one.
+const IRREGULAR_WIRE_VALUES: &[(&str, &str)] = &[
     ("KVM_STATE_CONSENT_RECEIVED", "KVM_CONSENT_RECEIVED"),
     ("KVM_STATE_REDIRECTION_RECEIVED", "KVM_REDIRECTION_RECEIVED"),
 ];
 
 impl Enumeration {
-    /// The text on the wire of the value with this name.
+    /// The wire form of the value with this name.
     #[must_use]
-    pub fn wire(&self, name: &str) -> String {
+    pub fn wire_value(&self, name: &str) -> String {
         if self.prefix.is_empty() {
             return name.to_owned();
         }
         let regular = format!("{}{}", self.prefix, name.to_ascii_uppercase());
-        let irregular = IRREGULAR.iter().find(|(rule, _)| *rule == regular);
+        let irregular = IRREGULAR_WIRE_VALUES
+            .iter()
+            .find(|(rule, _)| *rule == regular);
         irregular.map_or(regular, |(_, text)| (*text).to_owned())
     }
 
-    /// The name of the value with this text on the wire.
+    /// The name of the value with this wire form.
     #[must_use]
-    pub fn name_of(&self, wire: &str) -> Option<&'static str> {
+    pub fn name_from_wire(&self, wire: &str) -> Option<&'static str> {
         let mut names = self.names.iter().copied();
-        names.find(|name| self.wire(name) == wire)
+        names.find(|name| self.wire_value(name) == wire)
     }
 
-    /// The name of the value that says nothing, if there is one.
-    pub(super) fn name_of_nothing(&self) -> Option<&'static str> {
+    /// The name of the value `unspecified`, if there is one.
+    pub(super) fn unspecified_name(&self) -> Option<&'static str> {
         let mut names = self.names.iter().copied();
         names.find(|name| *name == "unspecified")
     }
 }
 
-/// A way from a resource to another one.
+/// An edge from a resource to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Edge {
     /// In `snake_case`, such as `parent_region`.
     pub name: &'static str,
-    /// Where it leads.
+    /// Resource that the edge leads to.
     pub to: Resource,
-    /// Whether it leads to any number of them, not to one at most.
+    /// Whether it leads to any number of resources, not to at most one.
     pub many: bool,
 }
 
 impl Edge {
-    /// The name as the JSON has it.
+    /// The name in the JSON of the API.
     #[must_use]
     pub fn wire_name(&self) -> String {
-        camel(self.name).collect()
+        camel_case(self.name).collect()
     }
 }
 
-/// The letters of a name in `snake_case` as `camelCase` has them.
-fn camel(snake: &str) -> impl Iterator<Item = char> {
+/// The characters of a `snake_case` name in `camelCase`.
+fn camel_case(snake: &str) -> impl Iterator<Item = char> {
     let mut begins = false;
     snake.chars().filter_map(move |c| {
         if c == '_' {
@@ -258,6 +262,6 @@ fn camel(snake: &str) -> impl Iterator<Item = char> {
     })
 }
 
-fn is_called(snake: &str, name: &str) -> bool {
-    snake == name || camel(snake).eq(name.chars())
+fn matches_name(snake: &str, name: &str) -> bool {
+    snake == name || camel_case(snake).eq(name.chars())
 }

@@ -1,4 +1,4 @@
-//! The grammar: tokens become a tree. It knows no names but `AND`, `OR`, `NOT` and `has`.
+//! The grammar: parses tokens into a tree. The only names it knows are `AND`, `OR`, `NOT` and `has`.
 
 use winnow::combinator::{alt, cut_err, opt, separated};
 use winnow::error::{AddContext, ErrMode, ParserError};
@@ -7,126 +7,126 @@ use winnow::token::any;
 use winnow::{ModalResult, Parser, Stateful};
 
 use super::Filter;
-use super::bad::{BadFilter, excerpt};
-use super::token::{KEYWORDS, Kind, Operator, Token, plain, tokens};
+use super::error::{BadFilter, excerpt};
+use super::token::{KEYWORDS, Operator, Token, TokenKind, plain, tokens};
 
-/// What is wanted, as it was written.
+/// A filter as it was written.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(super) enum SyntaxNode {
     All(Vec<Self>),
     Any(Vec<Self>),
     Not(Box<Self>),
-    Has(Vec<Word>),
-    Comparison(Comparison),
+    Has(Vec<Atom>),
+    Comparison(ComparisonNode),
 }
 
-/// A field and what it is compared with.
+/// A field and the value that it is compared with.
 #[derive(Debug)]
-pub(super) struct Comparison {
-    /// At least one.
-    pub path: Vec<Word>,
+pub(super) struct ComparisonNode {
+    /// At least one name.
+    pub path: Vec<Atom>,
     pub operator: Operator,
-    /// Where the operator stands.
+    /// Position of the operator.
     pub at: usize,
-    pub value: Word,
+    pub value: Atom,
 }
 
 /// A name or a value.
 #[derive(Clone, Debug)]
-pub(super) struct Word {
+pub(super) struct Atom {
     pub at: usize,
     /// Without its quotes, with its backslashes.
     pub text: String,
     pub quoted: bool,
 }
 
-impl Word {
-    /// What it means, if a star is a letter.
+impl Atom {
+    /// The unescaped text, with stars as letters.
     pub fn plain(&self) -> String {
         plain(&self.text)
     }
 
-    /// Whether it is this word without quotes.
-    pub fn is(&self, text: &str) -> bool {
+    /// Whether it is this text without quotes.
+    pub fn is_unquoted(&self, text: &str) -> bool {
         !self.quoted && self.text == text
     }
 }
 
 /// A field to order by, as it was written.
 #[derive(Debug)]
-pub(super) struct Key {
-    /// At least one.
-    pub path: Vec<Word>,
+pub(super) struct KeyNode {
+    /// At least one name.
+    pub path: Vec<Atom>,
     pub descending: bool,
 }
 
-/// Reads a filter.
-pub(super) fn tree(text: &str) -> Result<Node, BadFilter> {
-    whole(text, &tokens(text)?, all, beside)
+/// Parses a filter.
+pub(super) fn parse_tree(text: &str) -> Result<SyntaxNode, BadFilter> {
+    parse_all(text, &tokens(text)?, conjunction, unexpected_token)
 }
 
-/// Reads an order: fields with commas between them.
-pub(super) fn keys(text: &str) -> Result<Vec<Key>, BadFilter> {
+/// Parses an order: fields separated by commas.
+pub(super) fn parse_keys(text: &str) -> Result<Vec<KeyNode>, BadFilter> {
     let tokens = tokens(text)?;
     if tokens.is_empty() {
         return Ok(Vec::new());
     }
-    whole(text, &tokens, keys_of, |token| {
-        let why = format!("a comma is needed here, not {}", shown(token));
+    parse_all(text, &tokens, key_list, |token| {
+        let why = format!("expected a comma, found {}", token_excerpt(token));
         BadFilter::at(token.at, why)
     })
 }
 
-type Tokens<'t> = Stateful<TokenSlice<'t, Token>, State>;
+type Tokens<'t> = Stateful<TokenSlice<'t, Token>, ParserState>;
 
-type Read<T> = ModalResult<T, BadFilter>;
+type ParseResult<T> = ModalResult<T, BadFilter>;
 
 #[derive(Clone, Copy, Debug)]
-struct State {
-    /// How many parentheses and `NOT` are open.
+struct ParserState {
+    /// Number of open parentheses and `NOT`s.
     depth: usize,
-    /// The length of the text.
+    /// Length of the text in characters.
     length: usize,
 }
 
-/// Reads all tokens; `left` says what is wrong with the first one that is left over.
-fn whole<'t, T>(
+/// Parses all tokens; `left` makes the error for the first token that is left over.
+fn parse_all<'t, T>(
     text: &str,
     tokens: &'t [Token],
-    read: fn(&mut Tokens<'t>) -> Read<T>,
+    read: fn(&mut Tokens<'t>) -> ParseResult<T>,
     left: fn(&Token) -> BadFilter,
 ) -> Result<T, BadFilter> {
     let mut input = Tokens {
         input: TokenSlice::new(tokens),
-        state: State {
+        state: ParserState {
             depth: 0,
             length: text.chars().count(),
         },
     };
-    let found = read(&mut input).map_err(|error| match error {
+    let parsed = read(&mut input).map_err(|error| match error {
         ErrMode::Cut(bad) | ErrMode::Backtrack(bad) => bad,
-        ErrMode::Incomplete(_) => BadFilter::at(position(&input), "it ends too early"),
+        ErrMode::Incomplete(_) => BadFilter::at(position(&input), "unexpected end"),
     })?;
     match input.peek_token() {
-        None => Ok(found),
+        None => Ok(parsed),
         Some(token) => Err(left(token)),
     }
 }
 
-fn all(input: &mut Tokens<'_>) -> Read<Node> {
-    separated(1.., cut_err(any_of), word("AND"))
-        .map(|nodes: Vec<Node>| joined(nodes, Node::All))
+fn conjunction(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
+    separated(1.., cut_err(disjunction), keyword("AND"))
+        .map(|nodes: Vec<SyntaxNode>| join_nodes(nodes, SyntaxNode::All))
         .parse_next(input)
 }
 
 /// `OR` binds tighter than `AND`.
-fn any_of(input: &mut Tokens<'_>) -> Read<Node> {
-    separated(1.., cut_err(term), word("OR"))
-        .map(|nodes: Vec<Node>| joined(nodes, Node::Any))
+fn disjunction(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
+    separated(1.., cut_err(term), keyword("OR"))
+        .map(|nodes: Vec<SyntaxNode>| join_nodes(nodes, SyntaxNode::Any))
         .parse_next(input)
 }
 
-fn joined(mut nodes: Vec<Node>, join: fn(Vec<Node>) -> Node) -> Node {
+fn join_nodes(mut nodes: Vec<SyntaxNode>, join: fn(Vec<SyntaxNode>) -> SyntaxNode) -> SyntaxNode {
     match nodes.pop() {
         Some(only) if nodes.is_empty() => only,
         last => {
@@ -136,49 +136,49 @@ fn joined(mut nodes: Vec<Node>, join: fn(Vec<Node>) -> Node) -> Node {
     }
 }
 
-fn term(input: &mut Tokens<'_>) -> Read<Node> {
-    if opt(alt((word("NOT"), sign(Kind::Minus))))
+fn term(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
+    if opt(alt((keyword("NOT"), symbol(TokenKind::Minus))))
         .parse_next(input)?
         .is_some()
     {
-        let node = deeper(input, term)?;
-        return Ok(Node::Not(Box::new(node)));
+        let node = nested(input, term)?;
+        return Ok(SyntaxNode::Not(Box::new(node)));
     }
     alt((group, has, comparison)).parse_next(input)
 }
 
-fn group(input: &mut Tokens<'_>) -> Read<Node> {
+fn group(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
     let opened = position(input);
-    sign(Kind::Open).parse_next(input)?;
-    let node = deeper(input, all)?;
-    if opt(sign(Kind::Close)).parse_next(input)?.is_some() {
+    symbol(TokenKind::Open).parse_next(input)?;
+    let node = nested(input, conjunction)?;
+    if opt(symbol(TokenKind::Close)).parse_next(input)?.is_some() {
         return Ok(node);
     }
     Err(ErrMode::Cut(match input.peek_token() {
         None => BadFilter::at(opened, "this parenthesis is not closed"),
-        Some(token) => beside(token),
+        Some(token) => unexpected_token(token),
     }))
 }
 
-fn has(input: &mut Tokens<'_>) -> Read<Node> {
-    (word("has"), sign(Kind::Open)).parse_next(input)?;
-    let path = path(input, "what could be there").map_err(ErrMode::cut)?;
-    cut_err(sign(Kind::Close).context("`)`")).parse_next(input)?;
-    Ok(Node::Has(path))
+fn has(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
+    (keyword("has"), symbol(TokenKind::Open)).parse_next(input)?;
+    let path = path(input, "the name of a related resource").map_err(ErrMode::cut)?;
+    cut_err(symbol(TokenKind::Close).context("`)`")).parse_next(input)?;
+    Ok(SyntaxNode::Has(path))
 }
 
-fn comparison(input: &mut Tokens<'_>) -> Read<Node> {
+fn comparison(input: &mut Tokens<'_>) -> ParseResult<SyntaxNode> {
     let path = path(input, "a condition")?;
     let at = position(input);
     let operator = next(|token| match token.kind {
-        Kind::Operator(operator) => Some(operator),
+        TokenKind::Operator(operator) => Some(operator),
         _ => None,
     });
     let Some(operator) = opt(operator).parse_next(input)? else {
-        return Err(ErrMode::Cut(incomparable(input, &path)));
+        return Err(ErrMode::Cut(missing_operator(input, &path)));
     };
     let value = cut_err(value).parse_next(input)?;
-    Ok(Node::Comparison(Comparison {
+    Ok(SyntaxNode::Comparison(ComparisonNode {
         path,
         operator,
         at,
@@ -186,65 +186,68 @@ fn comparison(input: &mut Tokens<'_>) -> Read<Node> {
     }))
 }
 
-/// Names with dots between them. All but the first may be labels, so they may stand in quotes.
-fn path(input: &mut Tokens<'_>, needed: &'static str) -> Read<Vec<Word>> {
+/// Names separated by dots. All but the first may be labels, so they may be quoted.
+fn path(input: &mut Tokens<'_>, needed: &'static str) -> ParseResult<Vec<Atom>> {
     let name = next(|token| unquoted(token).or_else(|| quoted(token)));
-    let first = next(|token| unquoted(token).filter(|word| !is_keyword(word)));
+    let first = next(|token| unquoted(token).filter(|atom| !is_keyword(atom)));
     let mut path = vec![first.context(needed).parse_next(input)?];
     let mut name = cut_err(name.context("a name"));
-    while opt(sign(Kind::Dot)).parse_next(input)?.is_some() {
+    while opt(symbol(TokenKind::Dot)).parse_next(input)?.is_some() {
         path.push(name.parse_next(input)?);
     }
     Ok(path)
 }
 
-fn value(input: &mut Tokens<'_>) -> Read<Word> {
-    if let Some(word) = opt(next(quoted)).parse_next(input)? {
-        return Ok(word);
+fn value(input: &mut Tokens<'_>) -> ParseResult<Atom> {
+    if let Some(atom) = opt(next(quoted)).parse_next(input)? {
+        return Ok(atom);
     }
     let begin = next(|token| match token.kind {
-        Kind::Word(_) | Kind::Minus => Some(token),
+        TokenKind::Unquoted(_) | TokenKind::Minus => Some(token),
         _ => None,
     });
     let first = begin
-        .verify(|token: &Token| !KEYWORDS.iter().any(|word| token.is_word(word)))
+        .verify(|token: &Token| !KEYWORDS.iter().any(|keyword| token.is_keyword(keyword)))
         .context("a value")
         .parse_next(input)?;
-    let mut word = Word {
+    let mut atom = Atom {
         at: first.at,
-        text: first.unquoted().unwrap_or_default().to_owned(),
+        text: first.unquoted_text().unwrap_or_default().to_owned(),
         quoted: false,
     };
     // Times, addresses and negative numbers are several tokens without a space between them.
     let mut end = first.end;
     while let Some(token) = input.peek_token()
         && token.at == end
-        && let Some(more) = token.unquoted()
+        && let Some(more) = token.unquoted_text()
     {
-        word.text.push_str(more);
+        atom.text.push_str(more);
         end = token.end;
         input.next_token();
     }
-    Ok(word)
+    Ok(atom)
 }
 
-fn keys_of(input: &mut Tokens<'_>) -> Read<Vec<Key>> {
-    separated(1.., cut_err(key), sign(Kind::Comma)).parse_next(input)
+fn key_list(input: &mut Tokens<'_>) -> ParseResult<Vec<KeyNode>> {
+    separated(1.., cut_err(key), symbol(TokenKind::Comma)).parse_next(input)
 }
 
-fn key(input: &mut Tokens<'_>) -> Read<Key> {
+fn key(input: &mut Tokens<'_>) -> ParseResult<KeyNode> {
     let path = path(input, "a field")?;
     let direction = next(|token| match &token.kind {
-        Kind::Word(word) if word.eq_ignore_ascii_case("asc") => Some(false),
-        Kind::Word(word) if word.eq_ignore_ascii_case("desc") => Some(true),
+        TokenKind::Unquoted(text) if text.eq_ignore_ascii_case("asc") => Some(false),
+        TokenKind::Unquoted(text) if text.eq_ignore_ascii_case("desc") => Some(true),
         _ => None,
     });
     let descending = opt(direction).parse_next(input)?.unwrap_or(false);
-    Ok(Key { path, descending })
+    Ok(KeyNode { path, descending })
 }
 
-/// Reads something within parentheses or behind `NOT`, of which there cannot be too many: the stack has an end.
-fn deeper<'t>(input: &mut Tokens<'t>, read: fn(&mut Tokens<'t>) -> Read<Node>) -> Read<Node> {
+/// Parses the content of parentheses or of `NOT`. Limits the depth, because the parser recurses on the stack.
+fn nested<'t>(
+    input: &mut Tokens<'t>,
+    read: fn(&mut Tokens<'t>) -> ParseResult<SyntaxNode>,
+) -> ParseResult<SyntaxNode> {
     if input.state.depth == Filter::MAX_DEPTH {
         let why = format!("nested deeper than {}", Filter::MAX_DEPTH);
         return Err(ErrMode::Cut(BadFilter::at(position(input), why)));
@@ -255,24 +258,24 @@ fn deeper<'t>(input: &mut Tokens<'t>, read: fn(&mut Tokens<'t>) -> Read<Node>) -
     Ok(node)
 }
 
-/// The next token, if it is what is looked for.
+/// Parses the next token if `take` accepts it.
 fn next<'t, T>(
     take: impl Fn(&'t Token) -> Option<T>,
 ) -> impl Parser<Tokens<'t>, T, ErrMode<BadFilter>> {
     any.verify_map(take)
 }
 
-fn word<'t>(word: &'static str) -> impl Parser<Tokens<'t>, (), ErrMode<BadFilter>> {
-    next(move |token: &'t Token| token.is_word(word).then_some(()))
+fn keyword<'t>(keyword: &'static str) -> impl Parser<Tokens<'t>, (), ErrMode<BadFilter>> {
+    next(move |token: &'t Token| token.is_keyword(keyword).then_some(()))
 }
 
-fn sign<'t>(kind: Kind) -> impl Parser<Tokens<'t>, (), ErrMode<BadFilter>> {
+fn symbol<'t>(kind: TokenKind) -> impl Parser<Tokens<'t>, (), ErrMode<BadFilter>> {
     next(move |token: &'t Token| (token.kind == kind).then_some(()))
 }
 
-fn unquoted(token: &Token) -> Option<Word> {
+fn unquoted(token: &Token) -> Option<Atom> {
     match &token.kind {
-        Kind::Word(text) => Some(Word {
+        TokenKind::Unquoted(text) => Some(Atom {
             at: token.at,
             text: text.clone(),
             quoted: false,
@@ -281,9 +284,9 @@ fn unquoted(token: &Token) -> Option<Word> {
     }
 }
 
-fn quoted(token: &Token) -> Option<Word> {
+fn quoted(token: &Token) -> Option<Atom> {
     match &token.kind {
-        Kind::Quoted(text) => Some(Word {
+        TokenKind::Quoted(text) => Some(Atom {
             at: token.at,
             text: text.clone(),
             quoted: true,
@@ -292,55 +295,55 @@ fn quoted(token: &Token) -> Option<Word> {
     }
 }
 
-fn is_keyword(word: &Word) -> bool {
-    KEYWORDS.iter().any(|keyword| word.is(keyword))
+fn is_keyword(atom: &Atom) -> bool {
+    KEYWORDS.iter().any(|keyword| atom.is_unquoted(keyword))
 }
 
-/// Where the next token begins.
+/// Position of the next token.
 fn position(input: &Tokens<'_>) -> usize {
     let next = input.peek_token();
     next.map_or(input.state.length, |token| token.at)
 }
 
-fn shown(token: &Token) -> String {
+fn token_excerpt(token: &Token) -> String {
     excerpt(&token.to_string())
 }
 
-/// A token that stands behind a whole condition and joins nothing.
-fn beside(token: &Token) -> BadFilter {
-    if token.kind == Kind::Close {
+/// The error for a token that follows a complete condition and is no `AND` or `OR`.
+fn unexpected_token(token: &Token) -> BadFilter {
+    if token.kind == TokenKind::Close {
         return BadFilter::at(token.at, "there is no `(` for this `)`");
     }
-    let keyword = unquoted(token).and_then(|word| keyword_meant(&word));
-    let why = "a condition ends before this; write AND or OR between two of them";
-    BadFilter::at(token.at, why).hinting(keyword)
+    let keyword = unquoted(token).and_then(|atom| suggest_keyword(&atom));
+    let why = "expected AND or OR between two conditions";
+    BadFilter::at(token.at, why).with_hint(keyword)
 }
 
-/// A path that is compared with nothing.
-fn incomparable(input: &Tokens<'_>, path: &[Word]) -> BadFilter {
-    let names: Vec<_> = path.iter().map(|word| word.text.as_str()).collect();
+/// The error for a path without an operator.
+fn missing_operator(input: &Tokens<'_>, path: &[Atom]) -> BadFilter {
+    let names: Vec<_> = path.iter().map(|atom| atom.text.as_str()).collect();
     let name = excerpt(&names.join("."));
     if let [only] = path {
-        if keyword_meant(only).is_some() {
-            let why = format!("{name} means nothing in small letters");
-            return BadFilter::at(only.at, why).hinting(keyword_meant(only));
+        if suggest_keyword(only).is_some() {
+            let why = format!("{name} must be written in capitals");
+            return BadFilter::at(only.at, why).with_hint(suggest_keyword(only));
         }
         if input
             .peek_token()
-            .is_some_and(|token| token.kind == Kind::Open)
+            .is_some_and(|token| token.kind == TokenKind::Open)
         {
             let why = format!("there is no function {name}");
-            return BadFilter::at(only.at, why).hinting(Some("has".to_owned()));
+            return BadFilter::at(only.at, why).with_hint(Some("has".to_owned()));
         }
     }
-    let why = format!("after {name} a comparison is needed: = == != < <= > >= or :");
+    let why = format!("expected an operator after {name}: = == != < <= > >= or :");
     BadFilter::at(position(input), why)
 }
 
-/// `AND`, `OR` and `NOT` are written in capitals.
-fn keyword_meant(word: &Word) -> Option<String> {
-    let capitals = word.text.to_ascii_uppercase();
-    let is_meant = !word.quoted && KEYWORDS.contains(&capitals.as_str());
+/// The keyword that was probably meant. `AND`, `OR` and `NOT` are written in capitals.
+fn suggest_keyword(atom: &Atom) -> Option<String> {
+    let capitals = atom.text.to_ascii_uppercase();
+    let is_meant = !atom.quoted && KEYWORDS.contains(&capitals.as_str());
     is_meant.then_some(capitals)
 }
 
@@ -349,8 +352,8 @@ impl<'t> ParserError<Tokens<'t>> for BadFilter {
 
     fn from_input(input: &Tokens<'t>) -> Self {
         let why = match input.peek_token() {
-            Some(token) => format!("{} cannot stand here", shown(token)),
-            None => "something is missing at the end".to_owned(),
+            Some(token) => format!("unexpected {}", token_excerpt(token)),
+            None => "unexpected end".to_owned(),
         };
         Self::at(position(input), why)
     }
@@ -361,7 +364,7 @@ impl<'t> ParserError<Tokens<'t>> for BadFilter {
 }
 
 impl<'t> AddContext<Tokens<'t>, &'static str> for BadFilter {
-    /// Says what is needed instead.
+    /// Names what is expected instead.
     fn add_context(
         self,
         input: &Tokens<'t>,
@@ -371,8 +374,8 @@ impl<'t> AddContext<Tokens<'t>, &'static str> for BadFilter {
         let mut start = input.clone();
         start.reset(token_start);
         let why = match start.peek_token() {
-            Some(token) => format!("{needed} is needed here, not {}", shown(token)),
-            None => format!("{needed} is missing at the end"),
+            Some(token) => format!("expected {needed}, found {}", token_excerpt(token)),
+            None => format!("expected {needed}, found the end"),
         };
         Self::at(position(&start), why)
     }

@@ -1,7 +1,7 @@
-//! The language of filters as people and the ancestor's clients write it.
+//! The filter language as users and EIM's clients write it.
 
-mod bad;
 mod corpus;
+mod errors;
 mod language;
 mod orders;
 mod properties;
@@ -9,19 +9,19 @@ mod schema;
 
 use super::*;
 
-/// A filter for a list of hosts, as it is shown.
+/// The canonical form of a filter for a list of hosts.
 fn hosts(text: &str) -> String {
-    shown(Resource::Host, text)
+    render(Resource::Host, text)
 }
 
-fn shown(resource: Resource, text: &str) -> String {
-    match parse(resource, text) {
+fn render(resource: Resource, text: &str) -> String {
+    match parse_filter(resource, text) {
         Ok(filter) => filter.to_string(),
         Err(bad) => panic!("{text}: {bad}"),
     }
 }
 
-/// What is said about a filter for a list of hosts.
+/// The error of a filter for a list of hosts.
 fn refused(text: &str) -> BadFilter {
-    parse(Resource::Host, text).expect_err("a bad filter")
+    parse_filter(Resource::Host, text).expect_err("a bad filter")
 }

@@ -1,36 +1,34 @@
-//! The tokens of a filter, each with its place.
+//! The tokens of a filter with their positions.
 
 use std::fmt;
 use std::iter;
 
 use super::Comparison;
-use super::bad::BadFilter;
+use super::error::BadFilter;
 
-/// The words that join conditions.
+/// The keywords that join or negate conditions.
 pub(super) const KEYWORDS: [&str; 3] = ["AND", "OR", "NOT"];
 
-/// What a word may have besides letters and digits. A dash cannot be the first.
-const IN_WORDS: &str = "_-*/+@#%";
+/// Characters of unquoted text besides letters and digits. A dash cannot be the first.
+const UNQUOTED_SYMBOLS: &str = "_-*/+@#%";
 
-/// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
-    /// Where it begins, in characters.
+    /// Position of its first character.
     pub at: usize,
-    /// Where it has ended.
+    /// Position after its last character.
     pub end: usize,
-    /// What it is.
-    pub kind: Kind,
+    pub kind: TokenKind,
 }
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Without quotes.
-    Word(String),
-    /// Within quotes, with its backslashes.
+pub(super) enum TokenKind {
+    /// Unquoted text.
+    Unquoted(String),
+    /// Quoted text without its quotes, with its backslashes.
     Quoted(String),
-    /// Between a field and a value.
+    /// An operator.
     Operator(Operator),
     Dot,
     Comma,
@@ -39,14 +37,14 @@ pub(super) enum Kind {
     Minus,
 }
 
-/// What stands between a field and a value.
+/// The operator between a field and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
-    /// `=`: contains where that makes sense, else equals.
+    /// `=`: contains for texts and ids, otherwise equals.
     Like,
-    /// `:`: as `=`, and more.
+    /// `:`: as `=`, and tests of existence.
     Has,
-    /// `==`: equals, whole and exactly.
+    /// `==`: equals the whole text.
     Exactly,
     /// `!=`
     Not,
@@ -61,7 +59,7 @@ pub(super) enum Operator {
 }
 
 impl Operator {
-    /// How it compares numbers and times.
+    /// The comparison of numbers and times.
     pub const fn comparison(self) -> Comparison {
         match self {
             Self::Like | Self::Has | Self::Exactly => Comparison::Equal,
@@ -89,18 +87,18 @@ impl fmt::Display for Operator {
 }
 
 impl Token {
-    /// Whether it is this word, without quotes.
-    pub fn is_word(&self, word: &str) -> bool {
-        matches!(&self.kind, Kind::Word(text) if text == word)
+    /// Whether it is this keyword, without quotes.
+    pub fn is_keyword(&self, keyword: &str) -> bool {
+        matches!(&self.kind, TokenKind::Unquoted(text) if text == keyword)
     }
 
-    /// What it adds to a value without quotes, such as a time or an address; none if it ends it.
-    pub fn unquoted(&self) -> Option<&str> {
+    /// The text that the token adds to an unquoted value, such as a time or an address; `None` if it ends the value.
+    pub fn unquoted_text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Word(text) => Some(text),
-            Kind::Dot => Some("."),
-            Kind::Minus => Some("-"),
-            Kind::Operator(Operator::Has) => Some(":"),
+            TokenKind::Unquoted(text) => Some(text),
+            TokenKind::Dot => Some("."),
+            TokenKind::Minus => Some("-"),
+            TokenKind::Operator(Operator::Has) => Some(":"),
             _ => None,
         }
     }
@@ -109,33 +107,33 @@ impl Token {
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Word(text) | Kind::Quoted(text) => f.write_str(text),
-            Kind::Operator(operator) => f.write_str(operator.symbol()),
-            Kind::Dot => f.write_str("."),
-            Kind::Comma => f.write_str(","),
-            Kind::Open => f.write_str("("),
-            Kind::Close => f.write_str(")"),
-            Kind::Minus => f.write_str("-"),
+            TokenKind::Unquoted(text) | TokenKind::Quoted(text) => f.write_str(text),
+            TokenKind::Operator(operator) => f.write_str(operator.symbol()),
+            TokenKind::Dot => f.write_str("."),
+            TokenKind::Comma => f.write_str(","),
+            TokenKind::Open => f.write_str("("),
+            TokenKind::Close => f.write_str(")"),
+            TokenKind::Minus => f.write_str("-"),
         }
     }
 }
 
-/// Cuts a text into tokens.
+/// Splits a text into tokens.
 pub(super) fn tokens(text: &str) -> Result<Vec<Token>, BadFilter> {
-    let mut reader = Reader {
+    let mut reader = TokenReader {
         chars: text.chars().collect(),
         at: 0,
     };
     let mut tokens = Vec::new();
-    while let Some(token) = reader.token()? {
+    while let Some(token) = reader.next_token()? {
         tokens.push(token);
     }
     Ok(tokens)
 }
 
-/// The letters of a text that stands in a filter; none for a star that means any letters. A backslash takes the meaning
-/// from a quote, a star or a backslash after it.
-pub(super) fn letters(text: &str) -> impl Iterator<Item = Option<char>> {
+/// The letters of a text in a filter; `None` for a star that matches any letters. A backslash escapes a quote, a star or
+/// a backslash.
+pub(super) fn unescape(text: &str) -> impl Iterator<Item = Option<char>> {
     let mut chars = text.chars().peekable();
     iter::from_fn(move || {
         Some(match chars.next()? {
@@ -146,22 +144,22 @@ pub(super) fn letters(text: &str) -> impl Iterator<Item = Option<char>> {
     })
 }
 
-/// What a text that stands in a filter means, if a star is a letter.
+/// The unescaped text, with stars as letters.
 pub(super) fn plain(text: &str) -> String {
-    letters(text).map(|letter| letter.unwrap_or('*')).collect()
+    unescape(text).map(|letter| letter.unwrap_or('*')).collect()
 }
 
-struct Reader {
+struct TokenReader {
     chars: Vec<char>,
     at: usize,
 }
 
-impl Reader {
+impl TokenReader {
     fn peek(&self) -> Option<char> {
         self.chars.get(self.at).copied()
     }
 
-    fn token(&mut self) -> Result<Option<Token>, BadFilter> {
+    fn next_token(&mut self) -> Result<Option<Token>, BadFilter> {
         while self.peek().is_some_and(char::is_whitespace) {
             self.at += 1;
         }
@@ -171,28 +169,28 @@ impl Reader {
         };
         self.at += 1;
         let kind = match first {
-            '(' => Kind::Open,
-            ')' => Kind::Close,
-            '.' => Kind::Dot,
-            ',' => Kind::Comma,
-            '-' => Kind::Minus,
-            '"' | '\'' => self.quoted(first)?,
-            '=' | '!' | '<' | '>' | ':' => Kind::Operator(self.operator(first)?),
-            c if is_of_word(c) => self.word(at),
-            c => return Err(meaningless(at, c)),
+            '(' => TokenKind::Open,
+            ')' => TokenKind::Close,
+            '.' => TokenKind::Dot,
+            ',' => TokenKind::Comma,
+            '-' => TokenKind::Minus,
+            '"' | '\'' => self.read_quoted(first)?,
+            '=' | '!' | '<' | '>' | ':' => TokenKind::Operator(self.read_operator(first)?),
+            c if is_unquoted_char(c) => self.read_unquoted(at),
+            c => return Err(unexpected_character(at, c)),
         };
         let end = self.at;
         Ok(Some(Token { at, end, kind }))
     }
 
-    fn word(&mut self, from: usize) -> Kind {
-        while self.peek().is_some_and(is_of_word) {
+    fn read_unquoted(&mut self, from: usize) -> TokenKind {
+        while self.peek().is_some_and(is_unquoted_char) {
             self.at += 1;
         }
-        Kind::Word(self.chars[from..self.at].iter().collect())
+        TokenKind::Unquoted(self.chars[from..self.at].iter().collect())
     }
 
-    fn operator(&mut self, first: char) -> Result<Operator, BadFilter> {
+    fn read_operator(&mut self, first: char) -> Result<Operator, BadFilter> {
         if first == ':' {
             return Ok(Operator::Has);
         }
@@ -208,11 +206,11 @@ impl Reader {
             ('>', true) => Operator::GreaterOrEqual,
             ('>', false) => Operator::Greater,
             ('=', false) => Operator::Like,
-            (other, _) => return Err(meaningless(self.at - 1, other)),
+            (other, _) => return Err(unexpected_character(self.at - 1, other)),
         })
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Kind, BadFilter> {
+    fn read_quoted(&mut self, quote: char) -> Result<TokenKind, BadFilter> {
         let opened = self.at - 1;
         let mut text = String::new();
         loop {
@@ -221,8 +219,8 @@ impl Reader {
             };
             self.at += 1;
             match c {
-                c if c == quote => return Ok(Kind::Quoted(text)),
-                '\0' => return Err(meaningless(self.at - 1, c)),
+                c if c == quote => return Ok(TokenKind::Quoted(text)),
+                '\0' => return Err(unexpected_character(self.at - 1, c)),
                 '\\' => {
                     text.push(c);
                     if let Some(next) = self.peek().filter(|c| matches!(c, '\\' | '"' | '\'')) {
@@ -236,11 +234,11 @@ impl Reader {
     }
 }
 
-fn is_of_word(c: char) -> bool {
-    c.is_alphanumeric() || IN_WORDS.contains(c)
+fn is_unquoted_char(c: char) -> bool {
+    c.is_alphanumeric() || UNQUOTED_SYMBOLS.contains(c)
 }
 
-fn meaningless(at: usize, c: char) -> BadFilter {
+fn unexpected_character(at: usize, c: char) -> BadFilter {
     let hint = match c {
         '&' => Some("AND"),
         '|' => Some("OR"),
@@ -248,43 +246,46 @@ fn meaningless(at: usize, c: char) -> BadFilter {
         '~' => Some("="),
         _ => None,
     };
-    BadFilter::at(at, format!("{c:?} means nothing here; put texts in quotes"))
-        .hinting(hint.map(str::to_owned))
+    BadFilter::at(
+        at,
+        format!("unexpected character {c:?}; put texts in quotes"),
+    )
+    .with_hint(hint.map(str::to_owned))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kinds(text: &str) -> Vec<Kind> {
+    fn kinds(text: &str) -> Vec<TokenKind> {
         let tokens = tokens(text).expect("tokens");
         tokens.into_iter().map(|token| token.kind).collect()
     }
 
     #[test]
-    fn places_are_counted_in_characters() {
+    fn positions_are_counted_in_characters() {
         let tokens = tokens("näme =  'ü'").expect("tokens");
-        let places: Vec<_> = tokens.iter().map(|token| (token.at, token.end)).collect();
-        assert_eq!(places, [(0, 4), (5, 6), (8, 11)]);
+        let positions: Vec<_> = tokens.iter().map(|token| (token.at, token.end)).collect();
+        assert_eq!(positions, [(0, 4), (5, 6), (8, 11)]);
     }
 
     #[test]
-    fn a_dash_is_a_sign_before_a_word_and_a_letter_in_it() {
-        let word = |text: &str| Kind::Word(text.to_owned());
-        assert_eq!(kinds("edge-01"), [word("edge-01")]);
-        assert_eq!(kinds("-edge"), [Kind::Minus, word("edge")]);
+    fn a_dash_is_a_sign_before_a_name_and_a_letter_in_it() {
+        let unquoted = |text: &str| TokenKind::Unquoted(text.to_owned());
+        assert_eq!(kinds("edge-01"), [unquoted("edge-01")]);
+        assert_eq!(kinds("-edge"), [TokenKind::Minus, unquoted("edge")]);
     }
 
     #[test]
-    fn either_quote_may_stand_in_the_other_or_after_a_backslash() {
-        let quoted = |text: &str| Kind::Quoted(text.to_owned());
+    fn a_quote_is_escaped_by_a_backslash_or_by_the_other_quote() {
+        let quoted = |text: &str| TokenKind::Quoted(text.to_owned());
         assert_eq!(kinds(r#"'a"b'"#), [quoted(r#"a"b"#)]);
         assert_eq!(kinds(r#""a\"b""#), [quoted(r#"a\"b"#)]);
         assert_eq!(plain(r#"a\"b\\c\d"#), r#"a"b\c\d"#);
     }
 
     #[test]
-    fn what_means_nothing_is_refused_where_it_stands() {
+    fn unexpected_characters_are_refused_at_their_position() {
         let refused = |text: &str| tokens(text).expect_err("bad").position;
         assert_eq!(refused("name = 'open"), 7);
         assert_eq!(refused("a && b"), 2);

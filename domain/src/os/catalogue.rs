@@ -1,68 +1,68 @@
-//! What a project takes of a registry of operating systems, and how that goes.
+//! Selection of operating systems that a project takes from a registry, and the states of their sync.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::Sha256;
-use super::revision::Wanted;
+use super::revision::RevisionSelector;
 use crate::invalid::Invalid;
 use crate::text;
 
-/// The most profiles that a project may take.
-const MAX_ENABLED: usize = 200;
+/// Maximum number of profiles that a project may enable.
+const MAX_ENABLED_PROFILES: usize = 200;
 
-/// The longest name of a registry, in bytes.
-const LONGEST_REGISTRY: usize = 63;
+/// Maximum length of a registry name, in bytes.
+const MAX_REGISTRY_BYTES: usize = 63;
 
-/// The longest name of a profile, in bytes.
-const LONGEST_PROFILE: usize = 128;
+/// Maximum length of a profile name, in bytes.
+const MAX_PROFILE_BYTES: usize = 128;
 
 named! {
-    /// How far a cycle has come, in which a registry is asked once for all projects.
+    /// Step of a sync cycle. A cycle fetches a registry once for all projects.
     CycleStep {
-        /// There is none.
+        /// No cycle is running.
         Idle = "idle",
-        /// Asking which tags there are.
+        /// Listing the tags of the registry.
         Listing = "listing",
         /// Fetching profiles.
         Fetching = "fetching",
-        /// Fetching what lies beside them: lists of packages and of vulnerabilities.
-        Sides = "sides",
-        /// Bringing it into the projects.
+        /// Fetching attachments of profiles: lists of packages and vulnerabilities.
+        Attachments = "sides",
+        /// Writing the result into the projects.
         Applying = "applying",
     }
 }
 
 named! {
-    /// How a cycle ended, or the sync of a project.
+    /// Result of a cycle, or of the sync of a project.
     CycleOutcome {
-        /// All that was wanted is there.
+        /// Everything that was selected is present.
         Good = "good",
-        /// Something was refused or is missing; the rest is there.
-        Partly = "partly",
-        /// The registry could not be asked; what was there before stays.
+        /// Something was rejected or is missing; the rest is present.
+        Partial = "partly",
+        /// The registry was unreachable; the previous content stays.
         Failed = "failed",
     }
 }
 
 named! {
-    /// What is known of the signature of an artefact.
-    Trusted {
+    /// Result of checking the signature of an artifact.
+    SignatureStatus {
         /// One of the registry's keys signed it.
         Good = "good",
-        /// Nobody signed it.
+        /// It has no signature.
         Unsigned = "unsigned",
-        /// What is there as its signature is none.
+        /// Its signature is invalid.
         Bad = "bad",
-        /// Nobody looked.
-        Off = "off",
+        /// Signatures are not checked.
+        Unchecked = "off",
     }
 }
 
 named! {
-    /// What a document beside a profile lists.
-    SideKind {
+    /// What an attachment of a profile lists.
+    AttachmentKind {
         /// Packages.
         Packages = "packages",
         /// Vulnerabilities.
@@ -71,44 +71,44 @@ named! {
 }
 
 named! {
-    /// What a file is to its profile.
+    /// Role of a file in its profile.
     FileRole {
-        /// What a node is brought to.
+        /// The image that nodes install.
         Image = "image",
-        /// The list of its packages.
+        /// List of its packages.
         Packages = "packages",
-        /// The list of its open vulnerabilities.
+        /// List of its open vulnerabilities.
         ExistingCves = "existing_cves",
-        /// The list of its mended vulnerabilities.
+        /// List of its fixed vulnerabilities.
         FixedCves = "fixed_cves",
     }
 }
 
-/// What a project, or the server for all that do not say otherwise, wants of the catalogue.
+/// Selection of a project, or the server's defaults for all projects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// The name that the server knows the registry by.
+pub struct CatalogSelection {
+    /// Name of the registry in the server's configuration.
     pub registry: Option<String>,
-    /// Which tags: see [`Wanted`].
+    /// Tags to take: see [`RevisionSelector`].
     pub revision: Option<String>,
-    /// Which profiles.
+    /// Profiles to take.
     pub enabled: Option<Vec<String>>,
-    /// The one for nodes that nothing is said of; empty if there shall be none.
+    /// Profile for nodes without a selected one; empty for none.
     pub default_profile: Option<String>,
 }
 
-impl Wish {
-    /// The same, if every part of it can be wanted.
+impl CatalogSelection {
+    /// Checks every part of the selection.
     ///
     /// # Errors
-    /// Names the first part that cannot: a text that names no registry, revision or profile, too many profiles, one
-    /// that is named twice, or a default that is none of those that are named beside it.
-    pub fn checked(self) -> Result<Self, Invalid> {
+    /// Names the first invalid part: a registry, revision or profile that is not a valid name, too many profiles, a
+    /// duplicate profile, or a default profile that is not enabled.
+    pub fn validated(self) -> Result<Self, Invalid> {
         if let Some(registry) = &self.registry {
-            check_name("registry", registry, LONGEST_REGISTRY)?;
+            check_name("registry", registry, MAX_REGISTRY_BYTES)?;
         }
         if let Some(revision) = &self.revision {
-            Wanted::parse(revision)?;
+            RevisionSelector::parse(revision)?;
         }
         if let Some(enabled) = &self.enabled {
             check_enabled(enabled)?;
@@ -124,10 +124,10 @@ impl Wish {
         Ok(self)
     }
 
-    /// What holds for a project that wishes this: where it says nothing, as the server has it. The server's default
-    /// profile holds only if it is one that the project takes.
+    /// Fills missing parts from the server's defaults. The server's default profile applies only if the project enables
+    /// that profile.
     #[must_use]
-    pub fn or(&self, server: &Self) -> Self {
+    pub fn or_defaults(&self, server: &Self) -> Self {
         let enabled = self.enabled.as_ref().or(server.enabled.as_ref());
         let is_taken = |profile: &&String| enabled.is_none_or(|enabled| enabled.contains(profile));
         let default_profile = self
@@ -142,67 +142,69 @@ impl Wish {
         }
     }
 
-    /// What is to be taken. None if no registry or no revision is wished for: then nothing is.
+    /// Resolves the complete selection. `None` if the registry or the revision is missing: then nothing is taken.
     ///
     /// # Errors
-    /// As [`Wish::checked`]; and the default profile is none of those that are taken.
-    pub fn whole(&self) -> Result<Option<Catalogue>, Invalid> {
-        let wish = self.clone().checked()?;
-        let (Some(registry), Some(revision)) = (wish.registry, wish.revision) else {
+    /// As [`CatalogSelection::validated`]; also if the default profile is not enabled.
+    pub fn resolve(&self) -> Result<Option<ResolvedSelection>, Invalid> {
+        let selection = self.clone().validated()?;
+        let (Some(registry), Some(revision)) = (selection.registry, selection.revision) else {
             return Ok(None);
         };
-        let enabled = wish.enabled.unwrap_or_default();
-        let default_profile = wish.default_profile.filter(|profile| !profile.is_empty());
+        let enabled = selection.enabled.unwrap_or_default();
+        let default_profile = selection
+            .default_profile
+            .filter(|profile| !profile.is_empty());
         if let Some(profile) = &default_profile {
             check_default(profile, &enabled)?;
         }
-        Ok(Some(Catalogue {
+        Ok(Some(ResolvedSelection {
             registry,
-            wanted: Wanted::parse(&revision)?,
+            revision: RevisionSelector::parse(&revision)?,
             enabled,
             default_profile,
         }))
     }
 }
 
-/// What a project takes of a registry.
+/// A complete selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Catalogue {
-    /// The name that the server knows the registry by.
+pub struct ResolvedSelection {
+    /// Name of the registry in the server's configuration.
     pub registry: String,
-    /// Which tags.
-    pub wanted: Wanted,
-    /// Which profiles; each once.
+    /// Tags to take.
+    pub revision: RevisionSelector,
+    /// Profiles to take; each once.
     pub enabled: Vec<String>,
-    /// The one for nodes that nothing is said of: one of those that are taken.
+    /// Profile for nodes without a selected one: one of the enabled profiles.
     pub default_profile: Option<String>,
 }
 
-/// A file that belongs to a profile, and where it lies.
+/// A file of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct File {
-    /// What it is to the profile.
+pub struct CatalogFile {
     pub role: FileRole,
-    /// The path by which nodes ask for it.
+    /// Path under which nodes request it.
     pub path: String,
-    /// Where it is fetched from: `blob:<repository>@sha256:<hex>` or `web:<url>`.
-    pub place: String,
-    /// Of the file, if it is known.
+    /// Where to fetch it: `blob:<repository>@sha256:<hex>` or `web:<url>`. The stored JSON calls it `place`.
+    #[serde(rename = "place")]
+    pub source: String,
+    /// Digest of the file, if known.
     pub sha256: Option<Sha256>,
-    /// In bytes, if it is known.
+    /// Size in bytes, if known.
     pub size: Option<u64>,
 }
 
 fn check_enabled(enabled: &[String]) -> Result<(), Invalid> {
     let bad = |why: String| Err(Invalid::new("enabledProfiles", why));
-    if enabled.len() > MAX_ENABLED {
-        return bad(format!("more than {MAX_ENABLED} profiles"));
+    if enabled.len() > MAX_ENABLED_PROFILES {
+        return bad(format!("more than {MAX_ENABLED_PROFILES} profiles"));
     }
-    let mut seen = HashSet::new();
+    let mut names = HashSet::new();
     for profile in enabled {
         check_profile("enabledProfiles", profile)?;
-        if !seen.insert(profile) {
-            return bad(format!("{profile} is named twice"));
+        if !names.insert(profile) {
+            return bad(format!("{profile} is listed twice"));
         }
     }
     Ok(())
@@ -216,9 +218,9 @@ fn check_default(profile: &str, enabled: &[String]) -> Result<(), Invalid> {
     Err(Invalid::new("defaultProfile", why))
 }
 
-/// A profile is called as the end of its repository is, and registries know no capitals there.
+/// A profile is named after the last part of its repository, and registries allow no capital letters there.
 fn check_profile(field: &'static str, name: &str) -> Result<(), Invalid> {
-    check_name(field, name, LONGEST_PROFILE)?;
+    check_name(field, name, MAX_PROFILE_BYTES)?;
     if name.bytes().any(|b| b.is_ascii_uppercase()) {
         return Err(Invalid::new(field, "must not have capital letters"));
     }
@@ -236,8 +238,13 @@ fn check_name(field: &'static str, name: &str, max: usize) -> Result<(), Invalid
 mod tests {
     use super::*;
 
-    fn wish(registry: &str, revision: &str, enabled: &[&str], default: &str) -> Wish {
-        Wish {
+    fn selection(
+        registry: &str,
+        revision: &str,
+        enabled: &[&str],
+        default: &str,
+    ) -> CatalogSelection {
+        CatalogSelection {
             registry: Some(registry.to_owned()),
             revision: Some(revision.to_owned()),
             enabled: Some(enabled.iter().copied().map(str::to_owned).collect()),
@@ -245,49 +252,57 @@ mod tests {
         }
     }
 
-    fn refused(wish: &Wish) -> &'static str {
-        let refused = wish.clone().checked();
-        refused.expect_err("it cannot be wanted").field
+    fn refused_field(selection: &CatalogSelection) -> &'static str {
+        let refused = selection.clone().validated();
+        refused.expect_err("an invalid selection").field
     }
 
     #[test]
-    fn a_wish_is_taken_as_it_is_written() {
+    fn a_selection_is_resolved_as_written() {
         let profiles = ["edge", "edge-rt"];
         for revision in ["0.8.11", "~0.8.11", "main"] {
-            let wish = wish("release", revision, &profiles, "edge-rt");
-            let taken = wish.whole().expect("a good wish").expect("a whole one");
-            assert_eq!(taken.registry, "release");
-            assert_eq!(taken.wanted.to_string(), revision);
-            assert_eq!(taken.enabled, profiles);
-            assert_eq!(taken.default_profile.as_deref(), Some("edge-rt"));
-            assert_eq!(wish.clone().checked(), Ok(wish));
+            let selection = selection("release", revision, &profiles, "edge-rt");
+            let resolved = selection
+                .resolve()
+                .expect("a valid selection")
+                .expect("a complete one");
+            assert_eq!(resolved.registry, "release");
+            assert_eq!(resolved.revision.to_string(), revision);
+            assert_eq!(resolved.enabled, profiles);
+            assert_eq!(resolved.default_profile.as_deref(), Some("edge-rt"));
+            assert_eq!(selection.clone().validated(), Ok(selection));
         }
-        let nobody = wish("release", "main", &profiles, "");
-        let taken = nobody.whole().expect("a good wish").expect("a whole one");
-        assert_eq!(taken.default_profile, None);
+        let no_default = selection("release", "main", &profiles, "");
+        let resolved = no_default
+            .resolve()
+            .expect("a valid selection")
+            .expect("a complete one");
+        assert_eq!(resolved.default_profile, None);
     }
 
     #[test]
-    fn what_cannot_be_wanted_is_refused_by_name() {
-        let good = wish("release", "~0.8.11", &["edge"], "edge");
+    fn an_invalid_selection_names_its_field() {
+        let good = selection("release", "~0.8.11", &["edge"], "edge");
         let long = "x".repeat(129);
         for registry in ["", "a b", "release/1", "ä", &long[..64]] {
             let registry = Some(registry.to_owned());
-            let bad = Wish {
+            let bad = CatalogSelection {
                 registry,
                 ..good.clone()
             };
-            assert_eq!(refused(&bad), "registry");
+            assert_eq!(refused_field(&bad), "registry");
         }
         for revision in ["", "^0.3", "~main"] {
             let revision = Some(revision.to_owned());
-            let bad = Wish {
+            let bad = CatalogSelection {
                 revision,
                 ..good.clone()
             };
-            assert_eq!(refused(&bad), "revision");
+            assert_eq!(refused_field(&bad), "revision");
         }
-        let many: Vec<_> = (0..=MAX_ENABLED).map(|n| format!("p{n}")).collect();
+        let many: Vec<_> = (0..=MAX_ENABLED_PROFILES)
+            .map(|n| format!("p{n}"))
+            .collect();
         let few = |names: &[&str]| names.iter().copied().map(str::to_owned).collect();
         for enabled in [
             many,
@@ -298,91 +313,103 @@ mod tests {
             few(&["edge", &long]),
         ] {
             let enabled = Some(enabled);
-            let bad = Wish {
+            let bad = CatalogSelection {
                 enabled,
                 ..good.clone()
             };
-            assert_eq!(refused(&bad), "enabledProfiles");
+            assert_eq!(refused_field(&bad), "enabledProfiles");
         }
         for default in ["other", "Edge", "a b"] {
-            let bad = wish("release", "~0.8.11", &["edge"], default);
-            assert_eq!(refused(&bad), "defaultProfile");
+            let bad = selection("release", "~0.8.11", &["edge"], default);
+            assert_eq!(refused_field(&bad), "defaultProfile");
         }
     }
 
     #[test]
-    fn where_a_project_says_nothing_it_is_as_the_server_has_it() {
-        let server = wish("release", "~0.8.11", &["edge", "edge-rt"], "edge");
-        assert_eq!(Wish::default().or(&server), server);
-        assert_eq!(server.or(&Wish::default()), server);
-        let other = wish("other", "main", &["ubuntu"], "ubuntu");
-        assert_eq!(other.or(&server), other);
-        let frozen = Wish {
+    fn a_project_falls_back_to_the_selection_of_the_server() {
+        let server = selection("release", "~0.8.11", &["edge", "edge-rt"], "edge");
+        assert_eq!(CatalogSelection::default().or_defaults(&server), server);
+        assert_eq!(server.or_defaults(&CatalogSelection::default()), server);
+        let other = selection("other", "main", &["ubuntu"], "ubuntu");
+        assert_eq!(other.or_defaults(&server), other);
+        let frozen = CatalogSelection {
             revision: Some("0.8.12".to_owned()),
-            ..Wish::default()
+            ..CatalogSelection::default()
         };
-        let expected = wish("release", "0.8.12", &["edge", "edge-rt"], "edge");
-        assert_eq!(frozen.or(&server), expected);
+        let expected = selection("release", "0.8.12", &["edge", "edge-rt"], "edge");
+        assert_eq!(frozen.or_defaults(&server), expected);
     }
 
     #[test]
-    fn the_servers_default_holds_only_where_it_is_taken() {
-        let server = wish("release", "~0.8.11", &["edge", "edge-rt"], "edge");
-        let fewer = Wish {
+    fn the_default_profile_of_the_server_applies_only_if_it_is_enabled() {
+        let server = selection("release", "~0.8.11", &["edge", "edge-rt"], "edge");
+        let fewer = CatalogSelection {
             enabled: Some(vec!["edge-rt".to_owned()]),
-            ..Wish::default()
+            ..CatalogSelection::default()
         };
-        assert_eq!(fewer.or(&server).default_profile, None);
-        let elsewhere = Wish {
+        assert_eq!(fewer.or_defaults(&server).default_profile, None);
+        let elsewhere = CatalogSelection {
             default_profile: Some("ubuntu".to_owned()),
-            ..Wish::default()
+            ..CatalogSelection::default()
         };
-        let error = elsewhere.or(&server).whole().expect_err("it is not taken");
+        let error = elsewhere
+            .or_defaults(&server)
+            .resolve()
+            .expect_err("it is not enabled");
         assert_eq!(error.field, "defaultProfile");
-        let none = Wish {
+        let none = CatalogSelection {
             default_profile: Some(String::new()),
-            ..Wish::default()
+            ..CatalogSelection::default()
         };
-        let taken = none.or(&server).whole().expect("a good wish");
-        assert_eq!(taken.expect("a whole one").default_profile, None);
+        let resolved = none
+            .or_defaults(&server)
+            .resolve()
+            .expect("a valid selection");
+        assert_eq!(resolved.expect("a complete one").default_profile, None);
     }
 
     #[test]
-    fn nothing_is_taken_without_a_registry_and_a_revision() {
-        let whole = wish("release", "~0.8.11", &["edge"], "");
-        assert!(whole.whole().expect("a good wish").is_some());
+    fn a_selection_without_a_registry_or_a_revision_resolves_to_none() {
+        let complete = selection("release", "~0.8.11", &["edge"], "");
+        assert!(complete.resolve().expect("a valid selection").is_some());
         for half in [
-            Wish::default(),
-            Wish {
+            CatalogSelection::default(),
+            CatalogSelection {
                 registry: None,
-                ..whole.clone()
+                ..complete.clone()
             },
-            Wish {
+            CatalogSelection {
                 revision: None,
-                ..whole.clone()
+                ..complete.clone()
             },
         ] {
-            assert_eq!(half.whole(), Ok(None));
+            assert_eq!(half.resolve(), Ok(None));
         }
-        let empty = Wish {
+        let empty = CatalogSelection {
             enabled: None,
-            ..whole
+            ..complete
         };
-        let taken = empty.whole().expect("a good wish").expect("a whole one");
-        assert!(taken.enabled.is_empty());
+        let resolved = empty
+            .resolve()
+            .expect("a valid selection")
+            .expect("a complete one");
+        assert!(resolved.enabled.is_empty());
     }
 
     #[test]
-    fn a_file_is_kept_as_it_was() {
-        let file = File {
+    fn a_file_survives_serialization() {
+        let file = CatalogFile {
             role: FileRole::ExistingCves,
             path: "files-edge-orch/cves/1.0.json".to_owned(),
-            place: "web:https://files.example/cves/1.0.json".to_owned(),
+            source: "web:https://files.example/cves/1.0.json".to_owned(),
             sha256: None,
             size: Some(12),
         };
-        let kept = serde_json::to_value(&file).expect("JSON");
-        assert_eq!(kept["role"], FileRole::ExistingCves.name());
-        assert_eq!(serde_json::from_value::<File>(kept).expect("a file"), file);
+        let stored = serde_json::to_value(&file).expect("JSON");
+        assert_eq!(stored["role"], FileRole::ExistingCves.name());
+        assert_eq!(
+            serde_json::from_value::<CatalogFile>(stored).expect("a file"),
+            file
+        );
     }
 }

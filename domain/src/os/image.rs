@@ -1,39 +1,39 @@
-//! Images that nodes may be brought to, and their versions.
+//! Operating system images and their versions.
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::{OsProfile, Sha256, machine};
+use super::{OsProfile, Sha256, kernel_architecture};
 use crate::id::OsId;
 
-/// An image that a node may be brought to: the part of an operating system that a node needs.
+/// An image that a node can install: the part of an operating system profile that a node needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
-    /// The entry of the catalogue.
+    /// Id of the catalogue entry.
     pub os: OsId,
-    /// For people.
+    /// For users.
     pub name: String,
-    /// The line of releases that it is one of.
+    /// Profile: the series of releases that the image belongs to.
     pub profile_name: String,
-    /// Its version.
+    /// Version.
     pub image_id: String,
-    /// Where it lies, as the catalogue has it.
+    /// URL as in the catalogue.
     pub url: String,
-    /// Of the file as it lies there.
+    /// Digest of the file at the URL.
     pub sha256: Sha256,
-    /// What it is made for, as the catalogue has it, letter by letter, for that is signed; empty if it does not say.
+    /// Architecture exactly as in the catalogue, because the signature covers it; empty if not set.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub architecture: String,
-    /// Who vouches for it: see [`OsSpec::image_signatures`](super::OsSpec::image_signatures).
+    /// Signatures: see [`OsSpec::image_signatures`](super::OsSpec::image_signatures).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
 }
 
 impl Image {
-    /// The image of an operating system.
+    /// The image of an operating system profile.
     #[must_use]
-    pub fn of(profile: &OsProfile) -> Self {
+    pub fn from_profile(profile: &OsProfile) -> Self {
         let spec = &profile.spec;
         Self {
             os: profile.id,
@@ -47,17 +47,20 @@ impl Image {
         }
     }
 
-    /// Whether it may run on a machine of this architecture, by Debian's name or the kernel's. What is not said, of the
-    /// image or of the machine, keeps nothing back.
+    /// Whether the image can run on a machine of this architecture, named by Debian or by the kernel. An empty
+    /// architecture of the image or of the machine fits any.
     #[must_use]
     pub fn fits(&self, architecture: &str) -> bool {
-        let (made_for, runs) = (machine(&self.architecture), machine(architecture));
+        let (made_for, runs) = (
+            kernel_architecture(&self.architecture),
+            kernel_architecture(architecture),
+        );
         made_for.is_empty() || runs.is_empty() || made_for == runs
     }
 
-    /// The same image, with nobody vouching for it.
+    /// The same image without signatures.
     #[must_use]
-    pub fn unsigned(&self) -> Self {
+    pub fn without_signatures(&self) -> Self {
         Self {
             os: self.os,
             name: self.name.clone(),
@@ -70,13 +73,14 @@ impl Image {
         }
     }
 
-    /// The newest of some images; none if there are none. One whose version cannot be compared with another's is never
-    /// the newer one.
+    /// The newest of some images; `None` if there are none. An image whose version cannot be compared is never newer
+    /// than another one.
     #[must_use]
     pub fn newest<'a>(images: impl IntoIterator<Item = &'a Self>) -> Option<&'a Self> {
         images.into_iter().reduce(|best, image| {
             let order = compare_versions(&image.image_id, &best.image_id);
-            let readable = parts(&best.image_id).is_none() && parts(&image.image_id).is_some();
+            let readable =
+                version_parts(&best.image_id).is_none() && version_parts(&image.image_id).is_some();
             if readable || order == Some(Ordering::Greater) {
                 image
             } else {
@@ -86,14 +90,14 @@ impl Image {
     }
 }
 
-/// Compares versions of images: parts between dots and dashes, as numbers, a missing part is less (engine section 9).
-/// None if a part is no number: then neither is newer.
+/// Compares image versions: splits them at dots and dashes and compares the parts as numbers; a missing part is less.
+/// `None` if a part is not a number: then neither version is newer.
 #[must_use]
 pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
-    Some(parts(one)?.cmp(&parts(other)?))
+    Some(version_parts(one)?.cmp(&version_parts(other)?))
 }
 
-fn parts(version: &str) -> Option<Vec<u128>> {
+fn version_parts(version: &str) -> Option<Vec<u128>> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let read = |part: &str| is_number(part).then(|| part.parse().ok()).flatten();
     version.split(['.', '-']).map(read).collect()
@@ -184,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_made_for_a_machine_fits_it_by_either_name(
+        fn an_image_fits_its_architecture_by_either_name(
             one in "(amd64|arm64|i386|x86_64|\\PC{0,9})",
             other in "(x86_64|\\PC{0,9})",
         ) {
@@ -192,14 +196,14 @@ mod tests {
                 architecture: architecture.to_owned(),
                 ..image("1")
             };
-            prop_assert!(made_for(&one).fits(&one) && made_for(&one).fits(machine(&one)));
+            prop_assert!(made_for(&one).fits(&one) && made_for(&one).fits(kernel_architecture(&one)));
             prop_assert_eq!(made_for(&one).fits(&other), made_for(&other).fits(&one));
             prop_assert!(made_for("").fits(&one) && made_for(&one).fits(""));
         }
     }
 
     #[test]
-    fn an_image_of_an_older_release_says_no_architecture_and_no_signature() {
+    fn an_image_stored_by_an_older_release_has_no_architecture_and_no_signature() {
         let old = json!({
             "os": OsId::nth(1), "name": "1", "profile_name": "edge", "image_id": "1", "url": "",
             "sha256": Sha256::NONE,
@@ -212,10 +216,10 @@ mod tests {
             signatures: vec!["a signature".to_owned()],
             ..read
         };
-        let kept = serde_json::to_value(&signed).expect("JSON");
-        let kept: Image = serde_json::from_value(kept).expect("an image");
-        assert_eq!(kept, signed);
-        let unsigned = signed.unsigned();
+        let stored = serde_json::to_value(&signed).expect("JSON");
+        let restored: Image = serde_json::from_value(stored).expect("an image");
+        assert_eq!(restored, signed);
+        let unsigned = signed.without_signatures();
         assert!(unsigned.signatures.is_empty());
         let signatures = signed.signatures.clone();
         assert_eq!(
@@ -224,7 +228,7 @@ mod tests {
                 ..unsigned
             },
             signed,
-            "all else stays"
+            "everything else is unchanged"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Revisions of profiles: which tags of a registry are wanted, and which one is the newer.
+//! Revisions of profiles: selects tags of a registry and compares them.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,39 +7,39 @@ use semver::{BuildMetadata, Prerelease, Version};
 
 use crate::invalid::Invalid;
 
-/// The longest tag that a registry knows, in bytes.
-const LONGEST: usize = 128;
+/// Maximum length of a tag in a registry, in bytes.
+const MAX_TAG_BYTES: usize = 128;
 
-/// Which tags are wanted: one, or the patches of a release.
+/// Selects tags: one tag, or the patches of a release.
 ///
-/// `0.3.1` and `main` mean that very tag. `~0.3.1` means 0.3.1 and every later patch of 0.3, but no pre-release;
-/// `~0.3.1-dev` means pre-releases too, from this one on. `~0.3` and `~1` mean the releases of 0.3 and of 1.
+/// `0.3.1` and `main` select exactly that tag. `~0.3.1` selects 0.3.1 and every later patch of 0.3, but no pre-release;
+/// `~0.3.1-dev` includes pre-releases from this one on. `~0.3` and `~1` select the releases of 0.3 and of 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RevisionSelector {
     text: String,
-    range: Range,
+    range: RevisionRange,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Range {
+enum RevisionRange {
     Exactly,
     PatchesFrom(Version),
     Minor(u64, u64),
     Major(u64),
 }
 
-impl Wanted {
-    /// Reads what is wanted.
+impl RevisionSelector {
+    /// Parses a selector.
     ///
     /// # Errors
-    /// It is neither a tag nor a range.
+    /// The text is neither a tag nor a range.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let range = match text.strip_prefix('~') {
-            None if is_tag(text) => Range::Exactly,
-            None => return Err(bad("is no tag that a registry could have")),
-            Some(_) if text.len() > LONGEST => return Err(bad("is too long")),
-            Some(range) => read_range(range).ok_or_else(|| {
-                bad("is no range; write ~0.3.1, ~0.3.1-dev, ~0.3 or ~0 for the patches of a release")
+            None if is_tag(text) => RevisionRange::Exactly,
+            None => return Err(invalid_revision("is not a valid tag of a registry")),
+            Some(_) if text.len() > MAX_TAG_BYTES => return Err(invalid_revision("is too long")),
+            Some(range) => parse_range(range).ok_or_else(|| {
+                invalid_revision("is not a range; write ~0.3.1, ~0.3.1-dev, ~0.3 or ~0 for the patches of a release")
             })?,
         };
         Ok(Self {
@@ -48,78 +48,85 @@ impl Wanted {
         })
     }
 
-    /// Whether a tag is wanted.
+    /// Whether a tag is selected.
     #[must_use]
     pub fn admits(&self, tag: &str) -> bool {
         let is_release = |version: &Version| version.pre.is_empty();
         match &self.range {
-            Range::Exactly => self.text == tag,
-            Range::PatchesFrom(least) => read(tag).is_some_and(|version| {
+            RevisionRange::Exactly => self.text == tag,
+            RevisionRange::PatchesFrom(least) => parse_version(tag).is_some_and(|version| {
                 (version.major, version.minor) == (least.major, least.minor)
                     && version.cmp_precedence(least) != Ordering::Less
                     && (is_release(&version) || !is_release(least))
             }),
-            Range::Minor(major, minor) => read(tag).is_some_and(|version| {
+            RevisionRange::Minor(major, minor) => parse_version(tag).is_some_and(|version| {
                 (version.major, version.minor) == (*major, *minor) && is_release(&version)
             }),
-            Range::Major(major) => {
-                read(tag).is_some_and(|version| version.major == *major && is_release(&version))
-            }
+            RevisionRange::Major(major) => parse_version(tag)
+                .is_some_and(|version| version.major == *major && is_release(&version)),
         }
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for RevisionSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-/// Which of two revisions is the newer. None if one of them is no revision, such as the name of a branch. Two that
-/// differ only in `v`, in leading zeros or in what follows a plus are equal.
+/// Compares two revisions. `None` if one of them is not a revision, such as the name of a branch. Revisions that differ
+/// only in a leading `v`, in leading zeros or in the build metadata after a plus are equal.
 #[must_use]
-pub fn order(one: &str, other: &str) -> Option<Ordering> {
-    Some(read(one)?.cmp_precedence(&read(other)?))
+pub fn compare_revisions(one: &str, other: &str) -> Option<Ordering> {
+    Some(parse_version(one)?.cmp_precedence(&parse_version(other)?))
 }
 
-fn bad(why: &'static str) -> Invalid {
+fn invalid_revision(why: &'static str) -> Invalid {
     Invalid::new("revision", why)
 }
 
 fn is_tag(text: &str) -> bool {
     let is_inside = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-    text.len() <= LONGEST
+    text.len() <= MAX_TAG_BYTES
         && text.bytes().all(is_inside)
         && text.bytes().next().is_some_and(|b| b != b'.' && b != b'-')
 }
 
-fn read_range(text: &str) -> Option<Range> {
+fn parse_range(text: &str) -> Option<RevisionRange> {
     if let [major, rest @ ..] = text.split('.').collect::<Vec<_>>().as_slice() {
         match rest {
-            [] => return Some(Range::Major(number(major)?)),
-            [minor] => return Some(Range::Minor(number(major)?, number(minor)?)),
+            [] => return Some(RevisionRange::Major(parse_number(major)?)),
+            [minor] => {
+                return Some(RevisionRange::Minor(
+                    parse_number(major)?,
+                    parse_number(minor)?,
+                ));
+            }
             _ => {}
         }
     }
-    let least = read_numbers(text)?;
-    least.build.is_empty().then_some(Range::PatchesFrom(least))
+    let least = parse_numbers(text)?;
+    least
+        .build
+        .is_empty()
+        .then_some(RevisionRange::PatchesFrom(least))
 }
 
-/// Reads a tag as a version: perhaps a `v`, three numbers, and what semver lets follow them.
-fn read(tag: &str) -> Option<Version> {
-    if tag.len() > LONGEST {
+/// Parses a tag as a version: an optional `v`, three numbers, and what semver allows after them.
+fn parse_version(tag: &str) -> Option<Version> {
+    if tag.len() > MAX_TAG_BYTES {
         return None;
     }
-    read_numbers(tag.strip_prefix('v').unwrap_or(tag))
+    parse_numbers(tag.strip_prefix('v').unwrap_or(tag))
 }
 
-fn read_numbers(text: &str) -> Option<Version> {
+fn parse_numbers(text: &str) -> Option<Version> {
     let (text, build) = match text.split_once('+') {
-        Some((text, build)) => (text, not_empty(build)?),
+        Some((text, build)) => (text, non_empty(build)?),
         None => (text, ""),
     };
     let (numbers, pre) = match text.split_once('-') {
-        Some((numbers, pre)) => (numbers, not_empty(pre)?),
+        Some((numbers, pre)) => (numbers, non_empty(pre)?),
         None => (text, ""),
     };
     let mut parts = numbers.split('.');
@@ -128,21 +135,21 @@ fn read_numbers(text: &str) -> Option<Version> {
         return None;
     }
     Some(Version {
-        major: number(major)?,
-        minor: number(minor)?,
-        patch: number(patch)?,
+        major: parse_number(major)?,
+        minor: parse_number(minor)?,
+        patch: parse_number(patch)?,
         pre: Prerelease::new(pre).ok()?,
         build: BuildMetadata::new(build).ok()?,
     })
 }
 
-/// A number with or without leading zeros: `24.04` is a release of Ubuntu.
-fn number(text: &str) -> Option<u64> {
+/// Parses a number with or without leading zeros: `24.04` is a release of Ubuntu.
+fn parse_number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
 }
 
-fn not_empty(text: &str) -> Option<&str> {
+fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -152,8 +159,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(text: &str) -> Wanted {
-        Wanted::parse(text).expect("it can be wanted")
+    fn selector(text: &str) -> RevisionSelector {
+        RevisionSelector::parse(text).expect("a valid selector")
     }
 
     #[test]
@@ -194,7 +201,7 @@ mod tests {
             ("~0.8.11", "0.8.11 0.8.12", "0.8.12-dev v1.8.12 0.8.9"),
             ("~0.8.0", "0.8.0", "main 0.8.12-dev sha256-ab.sig"),
         ] {
-            let range = wanted(range);
+            let range = selector(range);
             for tag in admitted.split(' ') {
                 assert!(range.admits(tag), "{range} admits {tag}");
             }
@@ -207,14 +214,14 @@ mod tests {
     #[test]
     fn exactly_means_exactly() {
         for (text, other) in [("0.3.1", "v0.3.1"), ("main", "Main"), ("v1.0", "v1.0.0")] {
-            let wanted = wanted(text);
-            assert!(wanted.admits(text) && !wanted.admits(other), "{text}");
-            assert_eq!(wanted.to_string(), text);
+            let selector = selector(text);
+            assert!(selector.admits(text) && !selector.admits(other), "{text}");
+            assert_eq!(selector.to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_no_tag_and_no_range_cannot_be_wanted() {
+    fn text_that_is_neither_a_tag_nor_a_range_is_rejected() {
         let long = format!("~0.3.{}", "1".repeat(200));
         for text in [
             "",
@@ -240,7 +247,7 @@ mod tests {
             long.as_str(),
             &long[1..],
         ] {
-            let error = Wanted::parse(text).expect_err(text);
+            let error = RevisionSelector::parse(text).expect_err(text);
             assert_eq!(error.field, "revision");
         }
     }
@@ -260,20 +267,35 @@ mod tests {
             "24.4.20250318",
         ];
         for (n, older) in ascending.iter().enumerate() {
-            assert_eq!(order(older, older), Some(Ordering::Equal), "{older}");
+            assert_eq!(
+                compare_revisions(older, older),
+                Some(Ordering::Equal),
+                "{older}"
+            );
             for newer in &ascending[n + 1..] {
-                assert_eq!(order(older, newer), Some(Ordering::Less), "{older} {newer}");
-                assert_eq!(order(newer, older), Some(Ordering::Greater), "{newer}");
+                assert_eq!(
+                    compare_revisions(older, newer),
+                    Some(Ordering::Less),
+                    "{older} {newer}"
+                );
+                assert_eq!(
+                    compare_revisions(newer, older),
+                    Some(Ordering::Greater),
+                    "{newer}"
+                );
             }
         }
-        assert_eq!(order("v0.3.1", "0.03.1+other"), Some(Ordering::Equal));
+        assert_eq!(
+            compare_revisions("v0.3.1", "0.03.1+other"),
+            Some(Ordering::Equal)
+        );
         for none in ["main", "3.0.20250504-0732", "1.2.3.4", "sha256-00.sig", ""] {
-            assert_eq!(order(none, "0.3.1"), None, "{none}");
-            assert_eq!(order("0.3.1", none), None, "{none}");
+            assert_eq!(compare_revisions(none, "0.3.1"), None, "{none}");
+            assert_eq!(compare_revisions("0.3.1", none), None, "{none}");
         }
     }
 
-    /// A version as the tests see it: three numbers, and a word and a number if it is a pre-release.
+    /// Parts of a version: three numbers, and a word and a number for a pre-release.
     type Parts = (u64, u64, u64, Option<(String, u64)>);
 
     fn parts() -> impl Strategy<Value = Parts> {
@@ -281,44 +303,44 @@ mod tests {
         (0u64..3, 0u64..3, 0u64..4, pre)
     }
 
-    fn shown((major, minor, patch, pre): &Parts) -> String {
+    fn format_version((major, minor, patch, pre): &Parts) -> String {
         match pre {
             None => format!("{major}.{minor}.{patch}"),
-            Some((word, number)) => format!("{major}.{minor}.{patch}-{word}.{number}"),
+            Some((label, number)) => format!("{major}.{minor}.{patch}-{label}.{number}"),
         }
     }
 
-    /// Makes tuples that compare as versions do: a release comes after all of its pre-releases.
+    /// A tuple that compares as versions do: a release comes after all of its pre-releases.
     fn rank((major, minor, patch, pre): &Parts) -> (u64, u64, u64, bool, Option<(String, u64)>) {
         (*major, *minor, *patch, pre.is_none(), pre.clone())
     }
 
     proptest! {
         #[test]
-        fn a_range_is_what_its_words_say(least in parts(), tag in parts(), v in any::<bool>(), zeros in 0usize..3) {
+        fn a_range_admits_what_it_describes(least in parts(), tag in parts(), v in any::<bool>(), zeros in 0usize..3) {
             let (numbers, pre) = ((least.0, least.1), least.3.is_some());
-            let text = format!("{}{}{}", if v { "v" } else { "" }, "0".repeat(zeros), shown(&tag));
-            let said = (tag.0, tag.1) == numbers
+            let text = format!("{}{}{}", if v { "v" } else { "" }, "0".repeat(zeros), format_version(&tag));
+            let expected = (tag.0, tag.1) == numbers
                 && rank(&tag) >= rank(&least)
                 && (tag.3.is_none() || pre);
-            prop_assert_eq!(wanted(&format!("~{}", shown(&least))).admits(&text), said);
+            prop_assert_eq!(selector(&format!("~{}", format_version(&least))).admits(&text), expected);
             let minor = (tag.0, tag.1) == numbers && tag.3.is_none();
-            prop_assert_eq!(wanted(&format!("~{}.{}", least.0, least.1)).admits(&text), minor);
+            prop_assert_eq!(selector(&format!("~{}.{}", least.0, least.1)).admits(&text), minor);
             let major = tag.0 == least.0 && tag.3.is_none();
-            prop_assert_eq!(wanted(&format!("~{}", least.0)).admits(&text), major);
+            prop_assert_eq!(selector(&format!("~{}", least.0)).admits(&text), major);
         }
 
         #[test]
         fn the_order_is_that_of_the_tuples(one in parts(), other in parts()) {
-            prop_assert_eq!(order(&shown(&one), &shown(&other)), Some(rank(&one).cmp(&rank(&other))));
+            prop_assert_eq!(compare_revisions(&format_version(&one), &format_version(&other)), Some(rank(&one).cmp(&rank(&other))));
         }
 
         #[test]
-        fn any_text_is_judged(text in "\\PC{0,40}", tag in "\\PC{0,40}") {
-            let _ = order(&text, &tag);
-            if let Ok(wanted) = Wanted::parse(&text) {
-                let _ = wanted.admits(&tag);
-                prop_assert_eq!(wanted.to_string(), text);
+        fn no_text_causes_a_panic(text in "\\PC{0,40}", tag in "\\PC{0,40}") {
+            let _ = compare_revisions(&text, &tag);
+            if let Ok(selector) = RevisionSelector::parse(&text) {
+                let _ = selector.admits(&tag);
+                prop_assert_eq!(selector.to_string(), text);
             }
         }
     }

@@ -1,62 +1,61 @@
-//! How an image may be brought to what a policy wishes for.
+//! Rules for fetching images.
 
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 
-/// How an image may be fetched. The usual rules limit nothing and leave the attempts to the agent.
+/// How an image may be fetched. The defaults limit nothing and leave the number of attempts to the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageRules {
-    /// The most bytes that a node fetches in a second; 0 for no limit.
+    /// Maximum download rate of a node, in bytes per second; 0 for no limit.
     pub download_bytes_per_second: u64,
-    /// The most bytes that the file may have; 0 for no limit.
+    /// Maximum size of the file, in bytes; 0 for no limit.
     pub max_bytes: u64,
-    /// How often it is tried to fetch the file before that is a failure; 0 for as often as usual.
+    /// Maximum number of attempts to fetch the file; 0 for the agent's default.
     pub attempts: u32,
 }
 
 impl ImageRules {
-    /// The least and the greatest limit of bytes in a second.
-    const SLOWEST: u64 = 1_024;
-    const FASTEST: u64 = 1 << 40;
-    /// The least and the greatest limit of a file, in bytes.
-    const SMALLEST: u64 = 1 << 20;
-    const LARGEST: u64 = 1 << 50;
-    /// The greatest limit of attempts.
-    const MOST: u32 = 100;
+    /// Bounds of the rate limit.
+    const MIN_BYTES_PER_SECOND: u64 = 1_024;
+    const MAX_BYTES_PER_SECOND: u64 = 1 << 40;
+    /// Bounds of the size limit.
+    const MIN_FILE_BYTES: u64 = 1 << 20;
+    const MAX_FILE_BYTES: u64 = 1 << 50;
+    const MAX_ATTEMPTS: u32 = 100;
 
-    /// Whether they say nothing of their own.
+    /// Whether all rules are the defaults.
     #[must_use]
-    pub fn is_usual(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Looks whether rules that were given can be.
+    /// Checks the bounds of the rules.
     ///
     /// # Errors
-    /// Names the first one that is out of bounds.
+    /// Names the first rule that is out of bounds.
     pub fn check(&self) -> Result<(), Invalid> {
-        within(
+        check_range(
             "imageRules.downloadBytesPerSecond",
             self.download_bytes_per_second,
-            (Self::SLOWEST, Self::FASTEST),
+            (Self::MIN_BYTES_PER_SECOND, Self::MAX_BYTES_PER_SECOND),
         )?;
-        let sizes = (Self::SMALLEST, Self::LARGEST);
-        within("imageRules.maxBytes", self.max_bytes, sizes)?;
-        if self.attempts > Self::MOST {
-            let why = format!("more than {}", Self::MOST);
+        let sizes = (Self::MIN_FILE_BYTES, Self::MAX_FILE_BYTES);
+        check_range("imageRules.maxBytes", self.max_bytes, sizes)?;
+        if self.attempts > Self::MAX_ATTEMPTS {
+            let why = format!("more than {}", Self::MAX_ATTEMPTS);
             return Err(Invalid::new("imageRules.attempts", why));
         }
         Ok(())
     }
 }
 
-fn within(field: &'static str, limit: u64, (least, most): (u64, u64)) -> Result<(), Invalid> {
+fn check_range(field: &'static str, limit: u64, (least, most): (u64, u64)) -> Result<(), Invalid> {
     if limit == 0 || (least..=most).contains(&limit) {
         return Ok(());
     }
-    let why = format!("neither 0 nor between {least} and {most}");
+    let why = format!("must be 0, or between {least} and {most}");
     Err(Invalid::new(field, why))
 }
 
@@ -98,29 +97,29 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_an_older_release_are_the_usual_ones() {
+    fn rules_of_an_older_release_are_the_default_ones() {
         let read: ImageRules = serde_json::from_value(json!({})).expect("rules");
-        assert!(read.is_usual());
-        let kept = serde_json::to_value(rules(4_096, 0, 3)).expect("JSON");
+        assert!(read.is_default());
+        let stored = serde_json::to_value(rules(4_096, 0, 3)).expect("JSON");
         assert_eq!(
-            kept,
+            stored,
             json!({"download_bytes_per_second": 4_096, "max_bytes": 0, "attempts": 3})
         );
-        let read: ImageRules = serde_json::from_value(kept).expect("rules");
-        assert!(!read.is_usual());
+        let read: ImageRules = serde_json::from_value(stored).expect("rules");
+        assert!(!read.is_default());
         assert_eq!(read, rules(4_096, 0, 3));
     }
 
     proptest! {
-        /// Those that can be are within the numbers that the database, JSON and the wire take as they are.
+        /// Valid rules are within the numbers that the database, JSON and the wire format represent exactly.
         #[test]
-        fn what_can_be_is_a_number_everywhere(rate: u64, size: u64, attempts: u32, shift in 0u32..64) {
+        fn valid_rules_fit_into_the_database_json_and_the_wire(rate: u64, size: u64, attempts: u32, shift in 0u32..64) {
             let rules = rules(rate >> shift, size >> shift, attempts >> (shift / 2));
             if rules.check().is_ok() {
                 prop_assert!(rules.download_bytes_per_second < 1 << 53 && rules.max_bytes < 1 << 53);
                 prop_assert!(i32::try_from(rules.attempts).is_ok());
-                let kept = serde_json::to_value(rules).expect("JSON");
-                prop_assert_eq!(serde_json::from_value::<ImageRules>(kept).expect("rules"), rules);
+                let stored = serde_json::to_value(rules).expect("JSON");
+                prop_assert_eq!(serde_json::from_value::<ImageRules>(stored).expect("rules"), rules);
             }
         }
     }

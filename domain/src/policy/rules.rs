@@ -1,4 +1,4 @@
-//! How packages may be brought to what a policy wishes for.
+//! Rules for installing packages.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,86 +9,90 @@ named! {
     /// Whether a node reboots after an update.
     #[derive(Default)]
     RebootRule {
-        /// If the update asks for it, and while the window is open.
+        /// If the update requires it, and while the window is open.
         #[default]
         IfRequired = "if_required",
-        /// Not by itself.
+        /// Never automatically.
         Never = "never",
     }
 }
 
 named! {
-    /// What becomes of services that still run what was replaced.
+    /// What happens to services that still run replaced files.
     #[derive(Default)]
     ServiceRule {
-        /// They run on.
+        /// They keep running.
         #[default]
-        Leave = "leave",
+        KeepRunning = "leave",
         /// They are restarted.
         Restart = "restart",
     }
 }
 
-/// How packages may be brought to what a policy wishes for. The usual rules leave nothing out and remove nothing.
+/// How packages may be installed. The defaults exclude nothing and remove nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PackageRules {
-    /// Only what comes from these suites or codenames, such as `bookworm-security`; from any if none is named.
+    /// Install only from these suites or codenames, such as `bookworm-security`; empty for all.
     pub suites: Vec<String>,
-    /// Names that are left as they are. `*` stands for any letters, `?` for one.
+    /// Names of packages that stay unchanged. `*` matches any characters, `?` one.
     pub exclude: Vec<String>,
-    /// Whether packages may be removed for it.
+    /// Whether the update may remove packages.
     pub allow_removals: bool,
     /// Whether the node reboots afterwards.
     pub reboot: RebootRule,
-    /// What becomes of services that still run what was replaced.
+    /// What happens to services that still run replaced files.
     pub services: ServiceRule,
-    /// The most bytes that a node fetches in a second; 0 for no limit.
+    /// Maximum download rate of a node, in bytes per second; 0 for no limit.
     pub download_bytes_per_second: u64,
-    /// How many days ago a version must have been seen first to be installed.
+    /// Minimum age of a version in days since it was first seen.
     pub min_age_days: u32,
 }
 
 impl PackageRules {
-    /// The most suites and the most patterns, and the longest one in bytes.
-    const MANY: usize = 100;
-    const LONG: usize = 100;
-    /// The least and the greatest limit of bytes in a second: apt counts in KiB, in 31 bits (apt.conf(5), `Dl-Limit`).
-    const SLOWEST: u64 = 1_024;
-    const FASTEST: u64 = 1 << 40;
+    /// Maximum number of suites and of patterns, and maximum length of each in bytes.
+    const MAX_ENTRIES: usize = 100;
+    const MAX_ENTRY_BYTES: usize = 100;
+    /// Bounds of the rate limit: apt takes KiB in 31 bits (apt.conf(5), `Dl-Limit`).
+    const MIN_BYTES_PER_SECOND: u64 = 1_024;
+    const MAX_BYTES_PER_SECOND: u64 = 1 << 40;
 
-    /// Whether they say nothing of their own.
+    /// Whether all rules are the defaults.
     #[must_use]
-    pub fn is_usual(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Looks whether rules that were given can be.
+    /// Checks the rules.
     ///
     /// # Errors
-    /// Names the first one that is none: too many, too long, with letters that are not allowed, or out of bounds.
+    /// Names the first invalid rule: too many, too long, with characters that are not allowed, or out of bounds.
     pub fn check(&self) -> Result<(), Invalid> {
         const SUITES: &str = "packageRules.suites";
         const EXCLUDE: &str = "packageRules.exclude";
-        few(SUITES, &self.suites)?;
+        check_count(SUITES, &self.suites)?;
         for suite in &self.suites {
-            text::check(SUITES, suite, Self::LONG, "-_./+~:")?;
-            begins_well(SUITES, suite)?;
+            text::check(SUITES, suite, Self::MAX_ENTRY_BYTES, "-_./+~:")?;
+            check_first_character(SUITES, suite)?;
         }
-        few(EXCLUDE, &self.exclude)?;
+        check_count(EXCLUDE, &self.exclude)?;
         for pattern in &self.exclude {
-            text::check(EXCLUDE, pattern, Self::LONG, "-.+*?")?;
-            begins_well(EXCLUDE, pattern)?;
+            text::check(EXCLUDE, pattern, Self::MAX_ENTRY_BYTES, "-.+*?")?;
+            check_first_character(EXCLUDE, pattern)?;
             if pattern.bytes().any(|letter| letter.is_ascii_uppercase()) {
-                let why = format!("{pattern:?} fits no package: their names have small letters");
+                let why = format!("{pattern:?} matches no package: package names are lower-case");
                 return Err(Invalid::new(EXCLUDE, why));
             }
         }
-        let (rate, least, most) = (self.download_bytes_per_second, Self::SLOWEST, Self::FASTEST);
+        let (rate, least, most) = (
+            self.download_bytes_per_second,
+            Self::MIN_BYTES_PER_SECOND,
+            Self::MAX_BYTES_PER_SECOND,
+        );
         if rate != 0 && !(least..=most).contains(&rate) {
             return Err(Invalid::new(
                 "packageRules.downloadBytesPerSecond",
-                format!("neither 0 nor between {least} and {most}"),
+                format!("must be 0, or between {least} and {most}"),
             ));
         }
         if self.min_age_days > 365 {
@@ -100,29 +104,33 @@ impl PackageRules {
         Ok(())
     }
 
-    /// Whether a package that comes from these suites may be touched, as far as name and suites tell. Suites that are not
-    /// known leave nothing out, and how old a version is follows from what was seen of it.
+    /// Whether a package from these suites may be changed, as far as name and suites tell. A package without known
+    /// suites is allowed. The minimum age of versions is checked elsewhere.
     #[must_use]
-    pub fn concerns(&self, name: &str, suites: &[String]) -> bool {
+    pub fn allows(&self, name: &str, suites: &[String]) -> bool {
         let in_suites = self.suites.is_empty()
             || suites.is_empty()
             || suites.iter().any(|suite| self.suites.contains(suite));
-        in_suites && !self.exclude.iter().any(|pattern| fits(pattern, name))
+        in_suites
+            && !self
+                .exclude
+                .iter()
+                .any(|pattern| matches_pattern(pattern, name))
     }
 }
 
-fn few(field: &'static str, texts: &[String]) -> Result<(), Invalid> {
-    if texts.len() > PackageRules::MANY {
+fn check_count(field: &'static str, texts: &[String]) -> Result<(), Invalid> {
+    if texts.len() > PackageRules::MAX_ENTRIES {
         return Err(Invalid::new(
             field,
-            format!("more than {}", PackageRules::MANY),
+            format!("more than {}", PackageRules::MAX_ENTRIES),
         ));
     }
     Ok(())
 }
 
-/// What begins with a dash would be an option where it is given to a program.
-fn begins_well(field: &'static str, text: &str) -> Result<(), Invalid> {
+/// Rejects a leading dash: a program that gets the text as an argument would read it as an option.
+fn check_first_character(field: &'static str, text: &str) -> Result<(), Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(field, "must not be empty"));
     }
@@ -132,9 +140,9 @@ fn begins_well(field: &'static str, text: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether a pattern fits a name. Takes as many steps as both have letters multiplied, whatever the pattern is.
-fn fits(pattern: &str, name: &str) -> bool {
-    // Behind which letters of the name the pattern so far may end; at first, before the first one only.
+/// Whether a pattern matches a name. Takes at most `pattern.len() * name.len()` steps, whatever the pattern is.
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    // `ends[i]`: whether the pattern so far matches the first `i` bytes of the name.
     let mut ends: Vec<bool> = std::iter::once(true)
         .chain(name.bytes().map(|_| false))
         .collect();
@@ -166,11 +174,11 @@ mod tests {
     }
 
     fn field(rules: &PackageRules) -> &'static str {
-        rules.check().expect_err("no rules").field
+        rules.check().expect_err("invalid rules").field
     }
 
     #[test]
-    fn what_could_be_an_option_or_a_script_is_no_rule() {
+    fn text_that_could_be_an_option_or_a_script_is_rejected() {
         for bad in ["", "-o", "a b", "a;id", "$(id)", "a\nb", "a'", "ä"] {
             let suites = PackageRules {
                 suites: texts(&[bad]),
@@ -248,43 +256,40 @@ mod tests {
             ("**a**", "bab", true),
             ("?", "", false),
         ] {
-            assert_eq!(fits(pattern, name), is_meant, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), is_meant, "{pattern} {name}");
         }
         let hard = "*a".repeat(50);
-        assert!(!fits(&hard, &"a".repeat(49)));
+        assert!(!matches_pattern(&hard, &"a".repeat(49)));
     }
 
     #[test]
-    fn a_package_is_concerned_if_neither_its_name_nor_its_suites_leave_it_out() {
+    fn a_package_is_allowed_unless_its_name_or_its_suites_exclude_it() {
         let rules = PackageRules {
             suites: texts(&["bookworm-security"]),
             exclude: texts(&["linux-*"]),
             ..PackageRules::default()
         };
         let security = texts(&["bookworm-security", "stable-security"]);
-        assert!(rules.concerns("openssl", &security));
-        assert!(!rules.concerns("linux-image-amd64", &security));
-        assert!(!rules.concerns("openssl", &texts(&["bookworm"])));
-        assert!(
-            rules.concerns("openssl", &[]),
-            "nobody said where it is from"
-        );
-        assert!(PackageRules::default().concerns("linux-image-amd64", &[]));
+        assert!(rules.allows("openssl", &security));
+        assert!(!rules.allows("linux-image-amd64", &security));
+        assert!(!rules.allows("openssl", &texts(&["bookworm"])));
+        assert!(rules.allows("openssl", &[]), "the suites are unknown");
+        assert!(PackageRules::default().allows("linux-image-amd64", &[]));
     }
 
     #[test]
-    fn rules_of_an_older_release_are_the_usual_ones() {
+    fn rules_of_an_older_release_are_the_default_ones() {
         let read: PackageRules = serde_json::from_value(json!({})).expect("rules");
-        assert!(read.is_usual());
+        assert!(read.is_default());
         let rules = PackageRules {
             reboot: RebootRule::Never,
             services: ServiceRule::Restart,
             ..PackageRules::default()
         };
-        let kept = serde_json::to_value(&rules).expect("JSON");
-        assert_eq!(kept["reboot"], "never");
+        let stored = serde_json::to_value(&rules).expect("JSON");
+        assert_eq!(stored["reboot"], "never");
         assert_eq!(
-            serde_json::from_value::<PackageRules>(kept).expect("rules"),
+            serde_json::from_value::<PackageRules>(stored).expect("rules"),
             rules
         );
     }

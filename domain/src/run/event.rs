@@ -1,95 +1,95 @@
-//! What can happen to a run.
+//! Events of a run.
 
 use serde::{Deserialize, Serialize};
 
 named! {
-    /// Why an attempt failed.
+    /// Kind of a failure.
     FailureKind {
-        /// Nobody said.
+        /// Not reported.
         Unspecified = "unspecified",
-        /// The lists of packages could not be made current.
+        /// The package lists could not be refreshed.
         Refresh = "refresh",
-        /// There is no way to the wanted state.
+        /// No plan leads to the desired state.
         Plan = "plan",
-        /// Something could not be fetched.
+        /// A download failed.
         Download = "download",
         /// A signature or digest was wrong.
         Signature = "signature",
         /// The disk is full.
         Storage = "storage",
-        /// A package's script or the tool that applies failed.
+        /// A package script or the installing tool failed.
         Apply = "apply",
-        /// Applied, but not found as wanted.
+        /// Applied, but the result is not the desired state.
         Verify = "verify",
-        /// The machine did not come back as it should.
+        /// The machine did not come back as expected.
         Reboot = "reboot",
         /// The agent was killed and could not finish.
         Interrupted = "interrupted",
-        /// The agent does not know how.
+        /// The agent does not support the update.
         Unsupported = "unsupported",
-        /// The machine's owner does not allow it.
+        /// Limits of the machine's owner forbid the update.
         Limits = "limits",
     }
 }
 
-/// Why and how an attempt failed.
+/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What went wrong, for machines.
+    /// For programs.
     pub kind: FailureKind,
-    /// What went wrong, for people.
+    /// For users.
     pub reason: String,
 }
 
 named! {
-    /// Why an attempt was given up before anything was changed.
+    /// Why a run was cancelled before anything was changed.
     CancelCause {
-        /// The wish was taken back or replaced.
+        /// The target was withdrawn or replaced.
         Withdrawn = "withdrawn",
-        /// There was no window left to begin in.
+        /// No window was left to begin in.
         WindowMissed = "window_missed",
         /// The node or its owner refused.
         Refused = "refused",
-        /// A person called it off.
+        /// A user cancelled it.
         Requested = "requested",
     }
 }
 
-/// What can happen to a run. Nothing else moves it.
+/// Events of a run. Nothing else changes its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEvent {
-    /// The node fetches what it needs.
+    /// The node is downloading.
     Downloading,
-    /// All is there.
+    /// The download is complete.
     Downloaded,
     /// The node is being changed from now on.
     Began,
-    /// The node goes down on purpose.
+    /// The node reboots for the update.
     RebootBegun,
-    /// The node looks at what really runs.
+    /// The node verifies what it runs.
     VerifyBegun,
-    /// The node goes back.
+    /// The node rolls back.
     Reverting,
-    /// What runs is what was wanted.
+    /// The node runs the desired state.
     Finished,
-    /// It is not what was wanted.
+    /// The node does not run the desired state.
     Failed(Failure),
-    /// The node is verified to be as before.
+    /// The node is verified to be in its previous state.
     Reverted(Failure),
-    /// The node already was as wanted.
+    /// The node was in the desired state already.
     NothingToDo,
-    /// Given up before anything was changed.
+    /// Cancelled before anything was changed.
     Cancelled(CancelCause),
-    /// Nothing was heard for too long.
+    /// No report arrived for too long.
     TimedOut,
-    /// Another attempt began.
+    /// Another run began.
     Superseded,
-    /// The instance is gone.
+    /// The instance was removed.
     Removed,
 }
 
 impl RunEvent {
-    /// The stable name, as the history keeps it.
+    /// The stable name, as the history stores it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -110,7 +110,7 @@ impl RunEvent {
         }
     }
 
-    /// The cause or reason that it carries; empty if none.
+    /// Cause or reason; empty if there is none.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {

@@ -1,19 +1,20 @@
-//! Which image an attempt was for, and which one ran before and after it.
+//! Images of a run: the desired one, and those that ran before and after it.
 
 use serde::{Deserialize, Serialize};
 
-/// How an attempt changes the image of a node. An agent says the first three with its plan, and what it booted with the
+/// How a run changes the image of a node. The agent sends the first three fields with its plan, and `booted` at the
 /// end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageChange {
-    /// The line of releases.
+    /// The profile: the series of releases.
     pub profile_name: String,
-    /// The version that ran when the attempt was planned; empty if it is not known.
+    /// Version that ran when the update was planned; empty if unknown.
     pub before: String,
-    /// The version that the attempt is for.
-    pub wanted: String,
-    /// The version that was booted at the end; none if nobody said.
+    /// Version that the run installs. The stored JSON calls it `wanted`.
+    #[serde(rename = "wanted")]
+    pub desired: String,
+    /// Version that was booted at the end; `None` if not reported.
     pub booted: Option<String>,
 }
 
@@ -24,11 +25,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_kept_as_it_was() {
+    fn an_image_change_survives_serialization() {
         let planned = ImageChange {
             profile_name: "edge".to_owned(),
             before: "1.0".to_owned(),
-            wanted: "1.1".to_owned(),
+            desired: "1.1".to_owned(),
             booted: None,
         };
         let ended = ImageChange {
@@ -36,11 +37,11 @@ mod tests {
             ..planned.clone()
         };
         for change in [ImageChange::default(), planned, ended] {
-            let kept = serde_json::to_value(&change).expect("JSON");
-            let read: ImageChange = serde_json::from_value(kept).expect("a change");
+            let stored = serde_json::to_value(&change).expect("JSON");
+            let read: ImageChange = serde_json::from_value(stored).expect("a change");
             assert_eq!(read, change);
         }
         let read: ImageChange = serde_json::from_value(json!({"wanted": "1.1"})).expect("a change");
-        assert_eq!((read.wanted.as_str(), read.booted), ("1.1", None));
+        assert_eq!((read.desired.as_str(), read.booted), ("1.1", None));
     }
 }

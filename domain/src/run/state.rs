@@ -1,130 +1,91 @@
-//! The states of a run and the one function that moves it.
+//! The states of a run and the transitions between them.
 
 use super::event::{CancelCause, Failure, RunEvent};
-use super::patience::Patience;
+use super::timeouts::RunTimeouts;
 use crate::Time;
 use crate::decide::Verdict;
 use crate::status::Indication;
 
 named! {
-    /// Why nobody knows how an attempt ended.
+    /// Why the outcome of a run is unknown.
     AbandonCause {
-        /// Nothing was heard for too long.
+        /// No report arrived for too long.
         TimedOut = "timed_out",
-        /// Another attempt began.
+        /// Another run began.
         Superseded = "superseded",
-        /// The instance is gone.
+        /// The instance was removed.
         Removed = "removed",
     }
 }
 
-/// Where a run stands. Each state carries exactly what is true only in that state.
+/// State of a run. Each state carries only the data that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunState {
-    /// Fetching; nothing is changed yet.
-    Downloading {
-        /// When it began.
-        since: Time,
-    },
-    /// All is there, waiting for its gate; nothing is changed yet.
-    Staged {
-        /// When it began.
-        since: Time,
-    },
+    /// Downloading; nothing is changed yet.
+    Downloading { since: Time },
+    /// Downloaded and waiting for its window; nothing is changed yet.
+    Staged { since: Time },
     /// The node is being changed.
-    Applying {
-        /// When it began.
-        since: Time,
-    },
-    /// Changed; the machine is down on purpose.
-    Rebooting {
-        /// When it began.
-        since: Time,
-    },
-    /// Changed, not yet known to be good.
-    Verifying {
-        /// When it began.
-        since: Time,
-    },
-    /// Going back.
-    Reverting {
-        /// When it began.
-        since: Time,
-    },
-    /// What runs is what was wanted.
+    Applying { since: Time },
+    /// Changed; the node is rebooting.
+    Rebooting { since: Time },
+    /// Changed; the node verifies the result.
+    Verifying { since: Time },
+    /// The node is rolling back.
+    Reverting { since: Time },
+    /// The node runs the desired state.
     Succeeded {
-        /// When it ended.
         at: Time,
-        /// Whether anything had to be changed for it (E27).
+        /// Whether anything had to be changed.
         changed: bool,
     },
-    /// The node is not as wanted and not known to be as before.
-    Failed {
-        /// When it ended.
-        at: Time,
-        /// Why.
-        failure: Failure,
-    },
-    /// The node is verified to be as before.
-    Reverted {
-        /// When it ended.
-        at: Time,
-        /// Why.
-        failure: Failure,
-    },
-    /// Given up before anything was changed.
-    Cancelled {
-        /// When it ended.
-        at: Time,
-        /// Why.
-        cause: CancelCause,
-    },
-    /// Nobody knows how it ended.
-    Abandoned {
-        /// When it was given up.
-        at: Time,
-        /// Why.
-        cause: AbandonCause,
-    },
+    /// The node is not in the desired state and not known to be in its previous state.
+    Failed { at: Time, failure: Failure },
+    /// The node is verified to be in its previous state.
+    Reverted { at: Time, failure: Failure },
+    /// Cancelled before anything was changed.
+    Cancelled { at: Time, cause: CancelCause },
+    /// The outcome is unknown.
+    Abandoned { at: Time, cause: AbandonCause },
 }
 
-/// The event does not fit the state. Not a bug: nodes repeat themselves and people click twice.
+/// The state does not accept the event. This is not a bug: nodes repeat reports and users click twice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a run that is {state} cannot take the event {event}")]
-pub struct Refused {
-    /// The name of the state; `none` before the run was opened.
+#[error("a run in state {state} does not accept the event {event}")]
+pub struct InvalidTransition {
+    /// Name of the state; `none` before the run was opened.
     pub state: &'static str,
-    /// The name of the event.
+    /// Name of the event.
     pub event: &'static str,
 }
 
 impl RunState {
-    /// The whole life of a run in one table. `from` is none before the run was opened.
+    /// Applies an event: the complete state machine. `from` is `None` before the run is opened.
     ///
-    /// News may skip states, because samples and reports may be lost. News that is older than what is known, and a
-    /// repeated end, are accepted and change nothing. Time's own event counts only when its time has come.
+    /// Events may skip states, because reports may be lost. Repeated or outdated events are accepted and change nothing.
+    /// A timeout is accepted only when it is due.
     ///
     /// # Errors
-    /// The event does not fit the state.
-    pub fn on(
+    /// The state does not accept the event.
+    pub fn apply_event(
         from: Option<&Self>,
         event: &RunEvent,
         now: Time,
-        patience: &Patience,
-    ) -> Result<Self, Refused> {
+        timeouts: &RunTimeouts,
+    ) -> Result<Self, InvalidTransition> {
         let Some(state) = from else {
-            return Self::opened(event, now);
+            return Self::open(event, now);
         };
         let next = state
-            .moved(event, now)
-            .or_else(|| state.ended(event, now, patience))
-            .or_else(|| state.ended_after_all(event, now))
+            .advance(event, now)
+            .or_else(|| state.end(event, now, timeouts))
+            .or_else(|| state.end_late(event, now))
             .or_else(|| state.includes(event).then(|| state.clone()));
-        next.ok_or_else(|| refused(from, event))
+        next.ok_or_else(|| invalid_transition(from, event))
     }
 
-    /// The way forward while the attempt is open. News may skip steps.
-    fn moved(&self, event: &RunEvent, now: Time) -> Option<Self> {
+    /// Transitions between open states. Events may skip steps.
+    fn advance(&self, event: &RunEvent, now: Time) -> Option<Self> {
         use RunEvent as E;
         use RunState as S;
         let since = now;
@@ -138,7 +99,7 @@ impl RunState {
                 S::Downloading { .. } | S::Staged { .. } | S::Applying { .. } | S::Rebooting { .. },
                 E::VerifyBegun,
             ) => S::Verifying { since },
-            // What was looked at asked for another reboot.
+            // The verification requested another reboot.
             (S::Verifying { .. }, E::RebootBegun) => S::Rebooting { since },
             (S::Applying { .. } | S::Rebooting { .. } | S::Verifying { .. }, E::Reverting) => {
                 S::Reverting { since }
@@ -147,8 +108,8 @@ impl RunState {
         })
     }
 
-    /// The ends of an open attempt.
-    fn ended(&self, event: &RunEvent, now: Time, patience: &Patience) -> Option<Self> {
+    /// Transitions from open to final states.
+    fn end(&self, event: &RunEvent, now: Time, timeouts: &RunTimeouts) -> Option<Self> {
         use RunEvent as E;
         use RunState as S;
         let at = now;
@@ -167,9 +128,9 @@ impl RunState {
                 at,
                 failure: failure.clone(),
             },
-            // Nothing was changed, so it may be given up without a trace on the node.
+            // Nothing was changed, so cancelling leaves no trace on the node.
             E::Cancelled(cause) if self.is_untouched() => S::Cancelled { at, cause: *cause },
-            E::TimedOut if patience.is_over(self, now) => S::Abandoned {
+            E::TimedOut if timeouts.is_expired(self, now) => S::Abandoned {
                 at,
                 cause: AbandonCause::TimedOut,
             },
@@ -185,8 +146,8 @@ impl RunState {
         })
     }
 
-    /// It was given up for lack of news, and now the news of its end is here after all.
-    fn ended_after_all(&self, event: &RunEvent, now: Time) -> Option<Self> {
+    /// The run timed out, and the report of its end arrives after all.
+    fn end_late(&self, event: &RunEvent, now: Time) -> Option<Self> {
         use RunEvent as E;
         use RunState as S;
         let at = now;
@@ -215,8 +176,8 @@ impl RunState {
         })
     }
 
-    /// What the first news of an attempt opens. An end may open and close a run at once (M4); giving up opens none.
-    fn opened(event: &RunEvent, now: Time) -> Result<Self, Refused> {
+    /// The first event opens the run, and may end it at once. Cancellations and timeouts open no run.
+    fn open(event: &RunEvent, now: Time) -> Result<Self, InvalidTransition> {
         use RunEvent as E;
         let (since, at) = (now, now);
         Ok(match event {
@@ -237,16 +198,16 @@ impl RunState {
                 failure: failure.clone(),
             },
             E::Cancelled(_) | E::TimedOut | E::Superseded | E::Removed => {
-                return Err(refused(None, event));
+                return Err(invalid_transition(None, event));
             }
         })
     }
 
-    /// Whether the news says only what the state already includes.
-    fn includes(&self, news: &RunEvent) -> bool {
+    /// Whether the state already includes the event.
+    fn includes(&self, event: &RunEvent) -> bool {
         use RunEvent as E;
         use RunState as S;
-        match (self, news) {
+        match (self, event) {
             (S::Succeeded { changed: true, .. }, E::Finished)
             | (S::Succeeded { changed: false, .. }, E::NothingToDo)
             | (S::Failed { .. }, E::Failed(_))
@@ -273,14 +234,14 @@ impl RunState {
                 },
                 E::Removed,
             ) => true,
-            (open, news) => match (open.progress(), progress_of(news)) {
-                (Some(known), Some(said)) => said <= known,
+            (open, event) => match (open.progress(), progress_of(event)) {
+                (Some(current), Some(reported)) => reported <= current,
                 _ => false,
             },
         }
     }
 
-    /// How far an open run is.
+    /// Progress of an open run; `None` if it has ended.
     pub(super) const fn progress(&self) -> Option<u8> {
         match self {
             Self::Downloading { .. } => Some(1),
@@ -293,7 +254,7 @@ impl RunState {
         }
     }
 
-    /// The stable name, as the database keeps it.
+    /// The stable name, as stored in the database.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -311,7 +272,7 @@ impl RunState {
         }
     }
 
-    /// Since when it holds.
+    /// When the run entered this state.
     #[must_use]
     pub const fn since(&self) -> Time {
         match self {
@@ -329,35 +290,35 @@ impl RunState {
         }
     }
 
-    /// Whether the run is over.
+    /// Whether the run has ended.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         self.progress().is_none()
     }
 
-    /// When the run ended, if it is over.
+    /// When the run ended; `None` if it is open.
     #[must_use]
     pub fn ended_at(&self) -> Option<Time> {
         self.is_final().then(|| self.since())
     }
 
-    /// Whether the node was not touched yet, so that the attempt can be given up.
+    /// Whether nothing was changed on the node yet, so that the run can be cancelled.
     #[must_use]
     pub const fn is_untouched(&self) -> bool {
         matches!(self, Self::Downloading { .. } | Self::Staged { .. })
     }
 
-    /// What an end means for the next attempt at the same wish.
+    /// What the outcome means for the next run with the same target.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         match self {
             Self::Succeeded { .. } => Verdict::Good,
             Self::Failed { .. } | Self::Reverted { .. } => Verdict::Bad,
-            _ => Verdict::Open,
+            _ => Verdict::Inconclusive,
         }
     }
 
-    /// The ancestor's words for it and how to take them (southbound section 1.6, engine section 4).
+    /// EIM's status text, and how to interpret it.
     #[must_use]
     pub const fn status(&self) -> (&'static str, Indication) {
         match self {
@@ -376,7 +337,7 @@ impl RunState {
     }
 }
 
-/// How far a run is that says this.
+/// Progress of a run that reports this event.
 const fn progress_of(event: &RunEvent) -> Option<u8> {
     match event {
         RunEvent::Downloading => Some(1),
@@ -389,8 +350,8 @@ const fn progress_of(event: &RunEvent) -> Option<u8> {
     }
 }
 
-fn refused(from: Option<&RunState>, event: &RunEvent) -> Refused {
-    Refused {
+fn invalid_transition(from: Option<&RunState>, event: &RunEvent) -> InvalidTransition {
+    InvalidTransition {
         state: from.map_or("none", RunState::name),
         event: event.name(),
     }

@@ -1,4 +1,4 @@
-//! The life of a run, printed and tried.
+//! The state machine of runs, printed and tested.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::*;
 
 const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
-fn patience() -> Patience {
-    Patience::default()
+fn timeouts() -> RunTimeouts {
+    RunTimeouts::default()
 }
 
 fn much_later() -> Time {
@@ -75,7 +75,7 @@ fn every_event() -> Vec<RunEvent> {
     events
 }
 
-fn shown(state: &RunState) -> String {
+fn format_state(state: &RunState) -> String {
     match state {
         RunState::Succeeded { changed, .. } => format!("succeeded(changed={changed})"),
         RunState::Cancelled { cause, .. } => format!("cancelled({cause})"),
@@ -84,21 +84,22 @@ fn shown(state: &RunState) -> String {
     }
 }
 
-/// The table as a reader sees it, kept in `docs/run-states.md`. A change of the rules is a visible change of that text.
+/// The table of transitions is kept in `docs/run-states.md`, so that every change of the rules shows in a diff.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the one switch of this test")]
 fn the_table_in_the_documents_is_the_table_in_the_code() {
     let mut table = String::from(
-        "# States of a run\n\nWritten by a test from `domain::run`; every pair that is not listed is refused. \
-         `=` changes nothing, `timed_out` counts only after the state's patience.\n\n```text\n",
+        "# States of a run\n\nA test writes this page from `domain::run`. Every pair that is not listed is rejected. `=` changes\n\
+         nothing. `timed_out` is accepted only after the timeout of the state.\n\n```text\n",
     );
     let from_nothing = std::iter::once(None);
     for from in from_nothing.chain(every_state().into_iter().map(Some)) {
         for event in every_event() {
-            let Ok(next) = RunState::on(from.as_ref(), &event, much_later(), &patience()) else {
+            let Ok(next) = RunState::apply_event(from.as_ref(), &event, much_later(), &timeouts())
+            else {
                 continue;
             };
-            let name = from.as_ref().map_or("(none)".to_owned(), shown);
+            let name = from.as_ref().map_or("(none)".to_owned(), format_state);
             let detail = match &event {
                 RunEvent::Cancelled(cause) => format!("{}({cause})", event.name()),
                 _ => event.name().to_owned(),
@@ -106,7 +107,7 @@ fn the_table_in_the_documents_is_the_table_in_the_code() {
             let to = if from.as_ref() == Some(&next) {
                 "=".to_owned()
             } else {
-                shown(&next)
+                format_state(&next)
             };
             writeln!(table, "{name:<26} --{detail:-<24}> {to}").expect("a string takes it all");
         }
@@ -117,33 +118,33 @@ fn the_table_in_the_documents_is_the_table_in_the_code() {
     if std::env::var_os("UPDATE_GENERATED").is_some() {
         std::fs::write(&committed, &table).expect("write the document");
     }
-    let found = std::fs::read_to_string(&committed).unwrap_or_default();
+    let stored = std::fs::read_to_string(&committed).unwrap_or_default();
     assert!(
-        found == table,
+        stored == table,
         "docs/run-states.md is stale: run `make generate` and review it"
     );
 }
 
-/// Somebody judged a moment ago that time is up; the node has spoken since.
+/// A timeout that was judged a moment ago no longer applies if the node has reported since.
 #[test]
-fn time_waits_for_its_time() {
+fn a_timeout_applies_only_when_it_is_due() {
     for state in every_state().into_iter().filter(|state| !state.is_final()) {
-        let end = patience().ends(&state).expect("open states end");
+        let end = timeouts().expires_at(&state).expect("open states time out");
         let just_before = end - TimeDelta::milliseconds(1);
-        let on = |now| RunState::on(Some(&state), &RunEvent::TimedOut, now, &patience());
+        let on = |now| RunState::apply_event(Some(&state), &RunEvent::TimedOut, now, &timeouts());
         assert!(on(just_before).is_err(), "{state:?}");
-        assert_eq!(on(end).expect("it is time").name(), "abandoned");
+        assert_eq!(on(end).expect("it is due").name(), "abandoned");
     }
 }
 
 #[test]
-fn what_was_touched_cannot_be_cancelled() {
+fn a_run_that_began_cannot_be_cancelled() {
     for state in every_state().into_iter().filter(|state| !state.is_final()) {
-        let cancelled = RunState::on(
+        let cancelled = RunState::apply_event(
             Some(&state),
             &RunEvent::Cancelled(CancelCause::Withdrawn),
             NOON,
-            &patience(),
+            &timeouts(),
         );
         assert_eq!(cancelled.is_ok(), state.is_untouched(), "{state:?}");
     }
@@ -154,31 +155,31 @@ fn any_event() -> impl Strategy<Value = RunEvent> {
 }
 
 proptest! {
-    /// Whatever nodes, timers and people say, in whatever order and how often they repeat it.
+    /// Whatever nodes, timers and users send, in any order and with any repetitions.
     #[test]
-    fn an_end_stands(events in prop::collection::vec((any_event(), 0..400i64), 0..40)) {
+    fn an_ended_run_stays_ended(events in prop::collection::vec((any_event(), 0..400i64), 0..40)) {
         let mut now = NOON;
         let mut state: Option<RunState> = None;
         for (event, hours) in events {
             now += TimeDelta::hours(hours);
-            let Ok(next) = RunState::on(state.as_ref(), &event, now, &patience()) else { continue };
+            let Ok(next) = RunState::apply_event(state.as_ref(), &event, now, &timeouts()) else { continue };
             if let Some(before) = &state {
                 let replaceable = matches!(before, RunState::Abandoned { cause: AbandonCause::TimedOut, .. });
                 prop_assert!(!before.is_final() || replaceable || next == *before, "{before:?} moved");
                 prop_assert!(!before.is_final() || next.is_final(), "{before:?} was opened again");
             }
-            let again = RunState::on(Some(&next), &event, now, &patience());
+            let again = RunState::apply_event(Some(&next), &event, now, &timeouts());
             prop_assert!(again.as_ref() == Ok(&next) || again.is_err(), "{event:?} repeated moved {next:?}");
             state = Some(next);
         }
     }
 
-    /// An open run never goes back to an earlier state, but from looking to rebooting once more.
+    /// An open run never returns to an earlier state, except from verifying to rebooting.
     #[test]
     fn an_open_run_goes_forward(events in prop::collection::vec(any_event(), 0..40)) {
         let mut state: Option<RunState> = None;
         for event in events {
-            let Ok(next) = RunState::on(state.as_ref(), &event, NOON, &patience()) else { continue };
+            let Ok(next) = RunState::apply_event(state.as_ref(), &event, NOON, &timeouts()) else { continue };
             if let (Some(from), Some(to)) = (state.as_ref().and_then(RunState::progress), next.progress()) {
                 prop_assert!(to >= from || (from, to) == (5, 4), "from {from} to {to}");
             }

@@ -1,4 +1,4 @@
-//! Cron: which readings of a clock open a window.
+//! Cron expressions, which select local times at which windows open.
 
 mod field;
 #[cfg(test)]
@@ -8,20 +8,19 @@ use std::fmt;
 
 use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike};
 
-use self::field::{Field, Values};
+use self::field::{CronField, Values};
 use crate::invalid::Invalid;
 
-const MINUTES: Field = Field::new("cronMinutes", 0, 59);
-const HOURS: Field = Field::new("cronHours", 0, 23);
-const DAY_MONTH: Field = Field::new("cronDayMonth", 1, 31).with_last();
-const MONTH: Field = Field::new("cronMonth", 1, 12);
-const DAY_WEEK: Field = Field::new("cronDayWeek", 0, 6);
+const MINUTES: CronField = CronField::new("cronMinutes", 0, 59);
+const HOURS: CronField = CronField::new("cronHours", 0, 23);
+const DAY_MONTH: CronField = CronField::new("cronDayMonth", 1, 31).with_last();
+const MONTH: CronField = CronField::new("cronMonth", 1, 12);
+const DAY_WEEK: CronField = CronField::new("cronDayWeek", 0, 6);
 
-/// In how many months in a row there may be no fitting day although there is one later: 29 February 2096 is followed
-/// by 29 February 2104.
-const PATIENCE: u32 = 8 * 12;
+/// Maximum number of consecutive months without a matching day: 29 February 2096 is followed by 29 February 2104.
+const MAX_MONTHS_WITHOUT_MATCH: u32 = 8 * 12;
 
-/// A cron of five fields, in the ancestor's subset and a little more.
+/// A cron expression of five fields: EIM's subset and a little more.
 ///
 /// A field is `*` or a list, separated by commas, of numbers, ranges (`1-5`) and steps (`*/15`, `8-18/2`); the day of
 /// the month may also be `L`, the last of its month. There are no names, no spaces and no leading zeros; day 0 of the
@@ -38,13 +37,13 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// The greatest length of a field in bytes; a list of all minutes has 169.
-    pub const MAX: usize = 200;
+    /// Maximum length of a field, in bytes; a list of all minutes has 169.
+    pub const MAX_FIELD_BYTES: usize = 200;
 
-    /// Reads the five fields.
+    /// Parses the five fields.
     ///
     /// # Errors
-    /// Names the first field that cannot be, as the ancestor's API calls it.
+    /// Names the first invalid field as EIM's API names it.
     pub fn parse(
         minutes: &str,
         hours: &str,
@@ -92,45 +91,45 @@ impl Cron {
         &self.texts[4]
     }
 
-    /// The same cron in the ancestor's own subset, `*` or a list of numbers, in the order of the fields; none if the
-    /// last day of the month cannot be written as a number.
+    /// The same expression in EIM's own subset, `*` or a list of numbers, in the order of the fields; `None` if the last
+    /// day of the month cannot be written as a number.
     #[must_use]
     pub fn as_lists(&self) -> Option<[String; 5]> {
         let mut day_month = self.day_month;
         if day_month.last && !day_month.every && day_month.bits >> 28 != 0b1111 {
-            day_month.bits |= 1 << self.length_of_months()?;
+            day_month.bits |= 1 << self.common_month_length()?;
         }
         Some([
-            MINUTES.list(self.minutes, self.minutes.bits == MINUTES.all()),
-            HOURS.list(self.hours, self.every_hour()),
-            DAY_MONTH.list(day_month, day_month.every),
-            MONTH.list(self.month, self.month.bits == MONTH.all()),
-            DAY_WEEK.list(self.day_week, self.day_week.every),
+            MINUTES.format_list(self.minutes, self.minutes.bits == MINUTES.all()),
+            HOURS.format_list(self.hours, self.opens_every_hour()),
+            DAY_MONTH.format_list(day_month, day_month.every),
+            MONTH.format_list(self.month, self.month.bits == MONTH.all()),
+            DAY_WEEK.format_list(self.day_week, self.day_week.every),
         ])
     }
 
-    /// How many days each of the months has, if all have the same number in every year.
-    fn length_of_months(&self) -> Option<u32> {
-        const LONG: u64 = 0b1_0101_1010_1010;
-        const SHORT: u64 = 0b0_1010_0101_0000;
+    /// Number of days of the selected months, if they all have the same number in every year.
+    fn common_month_length(&self) -> Option<u32> {
+        const MONTHS_OF_31_DAYS: u64 = 0b1_0101_1010_1010;
+        const MONTHS_OF_30_DAYS: u64 = 0b0_1010_0101_0000;
         match self.month.bits {
-            months if months & !LONG == 0 => Some(31),
-            months if months & !SHORT == 0 => Some(30),
+            months if months & !MONTHS_OF_31_DAYS == 0 => Some(31),
+            months if months & !MONTHS_OF_30_DAYS == 0 => Some(30),
             _ => None,
         }
     }
 
     /// Whether it opens in every hour of a day.
     #[must_use]
-    pub fn every_hour(&self) -> bool {
+    pub fn opens_every_hour(&self) -> bool {
         self.hours.bits == HOURS.all()
     }
 
-    /// The first fitting minute that a clock shows from a reading on; none if there is none, as for 30 February.
-    pub(super) fn next_reading(&self, from: NaiveDateTime) -> Option<NaiveDateTime> {
+    /// The first matching minute of a local clock from an instant on; `None` if there is none, as for 30 February.
+    pub(super) fn next_local_time(&self, from: NaiveDateTime) -> Option<NaiveDateTime> {
         let minute = NaiveTime::from_hms_opt(from.hour(), from.minute(), 0)?;
         let from = match from.date().and_time(minute) {
-            whole if whole == from => whole,
+            exact if exact == from => exact,
             begun => begun.checked_add_signed(TimeDelta::minutes(1))?,
         };
         let mut day = self.next_day(from.date())?;
@@ -154,7 +153,7 @@ impl Cron {
 
     fn next_day(&self, from: NaiveDate) -> Option<NaiveDate> {
         let mut from = from;
-        for _ in 0..=PATIENCE {
+        for _ in 0..=MAX_MONTHS_WITHOUT_MATCH {
             if self.month.contains(from.month())
                 && let Some(day) = self.days_of_month(from).next(from.day())
             {
@@ -169,7 +168,7 @@ impl Cron {
         None
     }
 
-    /// The days that fit in the month of this day.
+    /// The matching days in the month of this day.
     fn days_of_month(&self, day: NaiveDate) -> Values {
         let length = u32::from(day.num_days_in_month());
         let all = ((1 << length) - 1) << 1;
@@ -177,7 +176,7 @@ impl Cron {
         if self.day_month.last {
             by_date |= 1 << length;
         }
-        // Which weekday the first is decides which the others are: the days of a week, seven by seven.
+        // The weekday of the first day determines the others: repeats the days of the week, seven by seven.
         let weekday = day.weekday().num_days_from_sunday();
         let first = (weekday + 35 - (day.day() - 1)) % 7;
         let week = self.day_week.bits | self.day_week.bits << 7;

@@ -1,4 +1,4 @@
-//! Time zones: what a clock on the wall shows, and when.
+//! Time zones: converts between instants and local times.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::Time;
 use crate::invalid::Invalid;
 use crate::text::cut;
 
-/// A time zone of the IANA database, such as `Europe/Berlin`; UTC unless something else is said.
+/// A time zone of the IANA database, such as `Europe/Berlin`; UTC by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Zone(Tz);
 
@@ -20,10 +20,10 @@ impl Default for Zone {
 }
 
 impl Zone {
-    /// The zone that the ancestor's agents know.
+    /// The zone that EIM agents use.
     pub const UTC: Self = Self(Tz::UTC);
 
-    /// Reads a name; upper and lower case matter, and the empty text is UTC.
+    /// Parses a name; case-sensitive, and the empty text is UTC.
     ///
     /// # Errors
     /// There is no such zone.
@@ -41,13 +41,12 @@ impl Zone {
         })
     }
 
-    /// The name.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name()
     }
 
-    /// Whether it is UTC under one of its names: only then can one of EIM's agents be told of a cron in it.
+    /// Whether it is UTC under one of its names: EIM agents understand a cron expression only in UTC.
     #[must_use]
     pub fn is_utc(self) -> bool {
         let name = self.name();
@@ -66,20 +65,19 @@ impl Zone {
         names.contains(&name)
     }
 
-    /// What the clock shows at an instant; none in years that no schedule is for.
-    pub(super) fn reading(self, at: Time) -> Option<NaiveDateTime> {
+    /// The local time at an instant; `None` in years outside the range of schedules.
+    pub(super) fn local_time(self, at: Time) -> Option<NaiveDateTime> {
         let is_for_schedules = (1970..=9990).contains(&at.year());
         is_for_schedules.then(|| self.0.from_utc_datetime(&at.naive_utc()).naive_local())
     }
 
-    /// When the clock shows this: the first time and the last time. For what it skips both are the instant of the
-    /// change, when it goes on.
-    pub(super) fn shown(self, reading: NaiveDateTime) -> Option<(Time, Time)> {
-        let (first, last) = match self.0.from_local_datetime(&reading) {
+    /// The first and the last instant of a local time. For a skipped local time both are the instant of the change.
+    pub(super) fn instants_of(self, local_time: NaiveDateTime) -> Option<(Time, Time)> {
+        let (first, last) = match self.0.from_local_datetime(&local_time) {
             LocalResult::Single(at) => (at, at),
             LocalResult::Ambiguous(first, last) => (first, last),
             LocalResult::None => {
-                let goes_on = GapInfo::new(&reading, &self.0)?.end?;
+                let goes_on = GapInfo::new(&local_time, &self.0)?.end?;
                 (goes_on, goes_on)
             }
         };
@@ -118,10 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn what_never_differs_from_utc_is_utc() {
+    fn a_zone_that_never_differs_from_utc_is_utc() {
         let days = |n| DateTime::UNIX_EPOCH + TimeDelta::days(n);
         for zone in TZ_VARIANTS {
-            // From the year 1900, before which cities had times of their own.
+            // From the year 1900: before that, cities had local times of their own.
             let never_differs = (-25_567..25_000).step_by(20).all(|day| {
                 let at = days(day).naive_utc();
                 zone.offset_from_utc_datetime(&at).fix().local_minus_utc() == 0

@@ -1,4 +1,4 @@
-//! Cron texts and names of zones.
+//! Cron texts and names of time zones.
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, Zone};
@@ -36,10 +36,10 @@ const ZONES: &[&str] = &[
 ];
 
 #[test]
-fn no_cron_text_does_harm() {
+fn any_cron_text_is_parsed_or_refused() {
     fuzz("cron", |rng| {
         let letters = "0123456789*,-/L ?W#";
-        // Mostly whole samples, so that many of them are a cron.
+        // Mostly unchanged samples, so that many inputs are a valid cron.
         let texts = FIELDS.map(|(_, samples)| match samples.choose(rng) {
             Some(sample) if rng.random_ratio(2, 3) => (*sample).to_owned(),
             _ => text(rng, samples, letters),
@@ -49,18 +49,18 @@ fn no_cron_text_does_harm() {
         };
         let printed = cron.to_string();
         let fields: Vec<_> = printed.split(' ').map(str::to_owned).collect();
-        assert_eq!(fields, texts, "what is read is shown as it was given");
+        assert_eq!(fields, texts, "a parsed cron is written as it was given");
         assert_eq!(parse(&texts).as_ref(), Some(&cron));
         if let Some(lists) = cron.as_lists() {
             let again = parse(&lists).expect("lists are a cron");
             assert_eq!(again.as_lists(), Some(lists));
         }
-        opens_in_bounds(rng, cron);
+        check_windows(rng, cron);
     });
 }
 
 #[test]
-fn no_name_of_a_zone_does_harm() {
+fn any_zone_name_is_parsed_or_refused() {
     fuzz("time zone", |rng| {
         let name = text(rng, ZONES, "/_+-EGU0");
         match Zone::parse(&name) {
@@ -74,7 +74,7 @@ fn no_name_of_a_zone_does_harm() {
     });
 }
 
-/// Reads five fields; a refusal names the first that cannot be read beside plain stars.
+/// Parses five fields. An error must name the first field that is invalid on its own.
 fn parse(texts: &[String; 5]) -> Option<Cron> {
     let read = |texts: [&str; 5]| Cron::parse(texts[0], texts[1], texts[2], texts[3], texts[4]);
     let alone = |n: usize| {
@@ -96,8 +96,8 @@ fn parse(texts: &[String; 5]) -> Option<Cron> {
     }
 }
 
-/// What opens is found, in order and without a search of years; the driver knows how long it took.
-fn opens_in_bounds(rng: &mut StdRng, cron: Cron) {
+/// Windows are found in order and without a search over years; the driver limits the time.
+fn check_windows(rng: &mut StdRng, cron: Cron) {
     let zone = ZONES.choose(rng).expect("there are some");
     let spec = RepeatedSpec {
         name: Name::default(),
@@ -110,10 +110,14 @@ fn opens_in_bounds(rng: &mut StdRng, cron: Cron) {
     let second = rng.random_range(0..253_402_300_799);
     let now =
         DateTime::from_timestamp(second, rng.random_range(0..1_000_000_000)).expect("in range");
-    if let Some((start, end)) = spec.open(now) {
+    if let Some((start, end)) = spec.open_span(now) {
         assert!(start <= now && now < end);
     }
-    let starts: Vec<_> = spec.after(now).take(20).map(|(start, _)| start).collect();
+    let starts: Vec<_> = spec
+        .spans_after(now)
+        .take(20)
+        .map(|(start, _)| start)
+        .collect();
     assert!(starts.first().is_none_or(|first| now < *first));
     assert!(starts.is_sorted_by(|a, b| a < b));
 }

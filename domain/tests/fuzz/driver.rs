@@ -1,6 +1,9 @@
-//! The loop, and texts that are nearly right.
+//! The fuzz loop, and the generator of texts that are nearly valid.
 
-#![expect(clippy::print_stdout, reason = "a test says how to do it again")]
+#![expect(
+    clippy::print_stdout,
+    reason = "a test prints how to reproduce a failure"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +11,21 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// How long one input may take. What is slower does not end soon, whatever else the machine does.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time for one input. A slower one is a defect even on a busy machine.
+const MAX_INPUT_DURATION: Duration = Duration::from_secs(10);
 
-/// Feeds a target with inputs until the time is over. The target makes its input from the generator it is given.
+/// Runs a target until the time is up. The target makes its input from the given generator.
 pub fn fuzz(name: &str, mut target: impl FnMut(&mut StdRng)) {
     let time = Duration::from_secs(setting("EVENKEEL_FUZZ_SECONDS").unwrap_or(1));
     let first = setting("EVENKEEL_FUZZ_SEED").unwrap_or_else(|| rand::random::<u64>() >> 16);
     println!("fuzz {name}: from EVENKEEL_FUZZ_SEED={first} for {time:?}");
     let (began, mut seed) = (Instant::now(), first);
     while seed == first || began.elapsed() < time {
-        let failed = Failed { name, seed };
+        let failed = FailureReporter { name, seed };
         let input = Instant::now();
         target(&mut StdRng::seed_from_u64(seed));
         assert!(
-            input.elapsed() < PATIENCE,
+            input.elapsed() < MAX_INPUT_DURATION,
             "one input took {:?}",
             input.elapsed()
         );
@@ -32,13 +35,13 @@ pub fn fuzz(name: &str, mut target: impl FnMut(&mut StdRng)) {
     println!("fuzz {name}: {} inputs", seed - first);
 }
 
-/// Says how to begin with the input that failed.
-struct Failed<'a> {
+/// Prints how to reproduce the input that failed.
+struct FailureReporter<'a> {
     name: &'a str,
     seed: u64,
 }
 
-impl Drop for Failed<'_> {
+impl Drop for FailureReporter<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let (name, seed) = (self.name, self.seed);
@@ -56,8 +59,8 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// A text: one of the samples after a few changes, two of them spliced, or letters at random. `letters` are those that
-/// mean something to the target.
+/// A text: a sample after a few changes, two spliced samples, or random letters. `letters` are those with a meaning for
+/// the target.
 pub fn text(rng: &mut StdRng, samples: &[&str], letters: &str) -> String {
     let letters: Vec<char> = letters.chars().collect();
     let sample = |rng: &mut StdRng| -> Vec<char> {
@@ -76,13 +79,13 @@ pub fn text(rng: &mut StdRng, samples: &[&str], letters: &str) -> String {
         _ => sample(rng),
     };
     for _ in 0..rng.random_range(0..4) {
-        change(rng, &mut text, &letters);
+        mutate(rng, &mut text, &letters);
     }
     text.into_iter().collect()
 }
 
-/// Puts in, takes out, replaces or repeats a part.
-fn change(rng: &mut StdRng, text: &mut Vec<char>, letters: &[char]) {
+/// Inserts, removes, replaces or repeats a part.
+fn mutate(rng: &mut StdRng, text: &mut Vec<char>, letters: &[char]) {
     let at = rng.random_range(0..=text.len());
     let until = rng.random_range(at..=text.len().min(at + 8));
     match rng.random_range(0..4) {
@@ -108,7 +111,7 @@ fn change(rng: &mut StdRng, text: &mut Vec<char>, letters: &[char]) {
     }
 }
 
-/// Mostly a letter that means something, sometimes any character.
+/// Mostly a letter with a meaning, sometimes any character.
 fn letter(rng: &mut StdRng, letters: &[char]) -> char {
     match letters.choose(rng) {
         Some(letter) if rng.random_ratio(7, 8) => *letter,

@@ -1,14 +1,15 @@
-//! Samples of the ancestor's agents, and both dialects of their details.
+//! Samples of EIM's agents, and both JSON formats of their details.
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{NodeFacts, Protocol};
+use evenkeel_domain::decide::{AgentProtocol, NodeFacts};
 use evenkeel_domain::eim::{
-    Before, Delivered, Detail, MAX_DETAIL, Proof, Sample, SampleKind, Seen, evidence,
+    DeliveryState, Detail, LastSample, MAX_DETAIL_BYTES, PriorState, Proof, Sample, SampleKind,
+    evaluate_sample,
 };
 use evenkeel_domain::id::{OsId, PolicyId, RunId};
 use evenkeel_domain::os::{Image, OsKind, Sha256};
-use evenkeel_domain::run::{AttemptId, OpenRun, Patience, RunEvent, RunState};
+use evenkeel_domain::run::{AttemptId, OpenRun, RunEvent, RunState, RunTimeouts};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -30,7 +31,7 @@ const DETAILS: &[&str] = &[
 const LETTERS: &str = "{}[]\",:\\u0001eE+-.truefalsn ";
 
 #[test]
-fn no_detail_does_harm() {
+fn any_detail_is_parsed_within_bounds() {
     fuzz("detail", |rng| {
         let mut raw = text(rng, DETAILS, LETTERS);
         if rng.random_ratio(1, 200) {
@@ -41,7 +42,7 @@ fn no_detail_does_harm() {
 }
 
 #[test]
-fn no_bytes_of_a_detail_do_harm() {
+fn any_bytes_of_a_detail_are_parsed_within_bounds() {
     fuzz("detail in bytes", |rng| {
         let mut bytes = text(rng, DETAILS, LETTERS).into_bytes();
         for _ in 0..rng.random_range(1..20) {
@@ -57,11 +58,15 @@ fn no_bytes_of_a_detail_do_harm() {
 }
 
 fn check_detail(raw: &str) {
-    let detail = Detail::read(raw);
-    assert!(detail.text.len() <= MAX_DETAIL);
+    let detail = Detail::parse(raw);
+    assert!(detail.text.len() <= MAX_DETAIL_BYTES);
     assert!(detail.packages.len() <= 10_000);
     if !detail.is_cut {
-        assert_eq!(detail.text, raw.replace('\0', "\u{fffd}"), "kept verbatim");
+        assert_eq!(
+            detail.text,
+            raw.replace('\0', "\u{fffd}"),
+            "stored verbatim"
+        );
     }
     let failure = detail.failure();
     assert!(!failure.reason.is_empty() && failure.reason.len() <= 4_096);
@@ -69,73 +74,76 @@ fn check_detail(raw: &str) {
     for package in &detail.packages {
         assert!(!package.name.is_empty() && package.name.len() <= 256);
         texts.push(&package.name);
-        texts.extend(package.wanted.as_deref());
+        texts.extend(package.desired.as_deref());
     }
     assert!(
         texts.iter().all(|text| !text.contains('\0')),
-        "Postgres takes no zero byte"
+        "Postgres stores no zero byte"
     );
 }
 
 #[test]
 fn no_samples_end_a_run_twice() {
     fuzz("evidence", |rng| {
-        let mut node = Node::any(rng);
+        let mut node = Node::random(rng);
         for _ in 0..rng.random_range(1..30) {
             let sample = node.any_sample(rng);
-            let is_first = node.seen.is_none();
-            node.hear(&sample);
-            // A call is repeated when its answer was lost.
+            let is_first = node.last_sample.is_none();
+            node.receive(&sample);
+            // An agent repeats a call whose answer was lost.
             if !is_first && rng.random_ratio(1, 4) {
-                let runs = node.ended;
-                let was_doubted = node.seen.as_ref().is_some_and(|seen| seen.doubt.is_some());
-                let proof = node.hear(&sample);
+                let runs = node.ended_runs;
+                let was_doubted = node
+                    .last_sample
+                    .as_ref()
+                    .is_some_and(|last| last.unconfirmed_failure.is_some());
+                let proof = node.receive(&sample);
                 assert!(was_doubted || proof.events.is_empty(), "{sample:?}");
-                assert!(was_doubted || runs == node.ended);
+                assert!(was_doubted || runs == node.ended_runs);
             }
-            node.pass(rng);
+            node.advance(rng);
         }
     });
 }
 
-/// A node, and what a server knows about it.
+/// A node and its state on the server.
 struct Node {
-    known: NodeFacts,
+    facts: NodeFacts,
     images: Vec<Image>,
-    delivered: Delivered,
-    seen: Option<Seen>,
+    delivered: DeliveryState,
+    last_sample: Option<LastSample>,
     open: Option<OpenRun>,
-    ended: usize,
+    ended_runs: usize,
     now: Time,
 }
 
 impl Node {
-    fn any(rng: &mut StdRng) -> Self {
+    fn random(rng: &mut StdRng) -> Self {
         let images: Vec<_> = (1..4).map(image).collect();
         let kinds = [OsKind::Mutable, OsKind::Immutable];
         let mut node = Self {
-            known: NodeFacts {
+            facts: NodeFacts {
                 trusted: true,
                 provisioned: true,
                 os_kind: *kinds.choose(rng).expect("kinds"),
                 running: images[0].clone(),
-                speaks: Protocol::Eim,
-                last_end: None,
+                protocol: AgentProtocol::Eim,
+                last_run: None,
                 bad_images: Vec::new(),
             },
             images,
-            delivered: Delivered::default(),
-            seen: None,
+            delivered: DeliveryState::default(),
+            last_sample: None,
             open: None,
-            ended: 0,
+            ended_runs: 0,
             now: DateTime::UNIX_EPOCH + TimeDelta::days(20_000),
         };
-        node.pass(rng);
+        node.advance(rng);
         node
     }
 
     fn any_sample(&self, rng: &mut StdRng) -> Sample {
-        let repeated = self.seen.as_ref().map(|seen| seen.kind);
+        let repeated = self.last_sample.as_ref().map(|last| last.kind);
         let kind = SampleKind::ALL.choose(rng).copied().expect("kinds");
         let images = ["", "3.0.1", "3.0.2", "9.9", "\0"];
         Sample {
@@ -150,8 +158,8 @@ impl Node {
         }
     }
 
-    /// Time goes on, or back, and other things happen meanwhile.
-    fn pass(&mut self, rng: &mut StdRng) {
+    /// Moves the time forward or back, and changes other state.
+    fn advance(&mut self, rng: &mut StdRng) {
         self.now += TimeDelta::seconds(rng.random_range(-300..4_000));
         let hours = |n| TimeDelta::hours(n);
         match rng.random_range(0..8) {
@@ -167,28 +175,28 @@ impl Node {
         }
     }
 
-    fn hear(&mut self, sample: &Sample) -> Proof {
-        let before = Before {
-            seen: self.seen.as_ref(),
+    fn receive(&mut self, sample: &Sample) -> Proof {
+        let before = PriorState {
+            last_sample: self.last_sample.as_ref(),
             delivered: &self.delivered,
-            open: self.open.as_ref(),
-            known: &self.known,
+            open_run: self.open.as_ref(),
+            facts: &self.facts,
             images: &self.images,
         };
-        let proof = evidence(&before, sample, self.now);
+        let proof = evaluate_sample(&before, sample, self.now);
         self.check(sample, &proof);
-        for happening in &proof.events {
+        for record in &proof.events {
             let state = self.open.as_ref().map(|run| &run.state);
-            let event = &happening.event;
-            let next = RunState::on(state, event, self.now, &Patience::default());
-            let next = next.expect("what is proved fits the run");
-            assert_ne!(state, Some(&next), "what is proved is news");
-            self.ended += usize::from(next.is_final());
+            let event = &record.event;
+            let next = RunState::apply_event(state, event, self.now, &RunTimeouts::default());
+            let next = next.expect("the event fits the state of the run");
+            assert_ne!(state, Some(&next), "the event changes the run");
+            self.ended_runs += usize::from(next.is_final());
             self.open = (!next.is_final()).then(|| run(next, self.now));
         }
-        self.seen.clone_from(&proof.seen);
+        self.last_sample.clone_from(&proof.last_sample);
         if let Some(image) = &proof.image {
-            self.known.running = image.clone();
+            self.facts.running = image.clone();
         }
         proof
     }
@@ -202,30 +210,30 @@ impl Node {
         };
         let ended = proof.events.iter().filter(|one| ends(&one.event)).count();
         assert!(proof.events.len() <= 2);
-        // One end for the run that is open, and one for an update that was never seen going on.
+        // One end for the open run, and one for an update whose start was missed.
         assert!(ended <= 1 || proof.events[0].event == RunEvent::Superseded && self.open.is_some());
         assert!(
-            self.seen.is_some() || proof.events.is_empty(),
+            self.last_sample.is_some() || proof.events.is_empty(),
             "the first is a baseline"
         );
         let was_updated = self
-            .seen
+            .last_sample
             .as_ref()
-            .is_none_or(|seen| seen.kind == SampleKind::Updated);
+            .is_none_or(|last| last.kind == SampleKind::Updated);
         if sample.kind == SampleKind::Updated && !was_updated {
             let last = proof.events.last().map(|one| &one.event);
-            assert_eq!(last, Some(&RunEvent::Finished), "an end is never swallowed");
+            assert_eq!(last, Some(&RunEvent::Finished), "an end is never lost");
         }
         if proof.image.is_some() {
-            assert_eq!(self.known.os_kind, OsKind::Immutable);
+            assert_eq!(self.facts.os_kind, OsKind::Immutable);
             let image = proof.image.as_ref().map(|image| image.image_id.as_str());
             let names_none = sample.os_image_id.is_empty() && sample.profile_name.is_empty();
             assert!(names_none || image == Some(&*sample.os_image_id));
         }
         for (kind, text) in &proof.conditions {
-            assert!(proof.judges(*kind) && text.len() < 2_000 && !text.contains('\0'));
+            assert!(proof.checks_condition(*kind) && text.len() < 2_000 && !text.contains('\0'));
         }
-        let json = serde_json::to_string(&proof.seen).expect("it can be kept");
+        let json = serde_json::to_string(&proof.last_sample).expect("the sample is serialized");
         assert!(json.len() < 2_000 && !json.contains("\\u0000"));
     }
 }

@@ -1,6 +1,6 @@
 //! Filters and orders of lists.
 
-use evenkeel_domain::filter::{BadFilter, Filter, OrderKey, Resource, parse, parse_order};
+use evenkeel_domain::filter::{BadFilter, Filter, OrderKey, Resource, parse_filter, parse_order};
 use rand::seq::IndexedRandom;
 
 use crate::driver::{fuzz, text};
@@ -35,47 +35,50 @@ const ORDERS: &[&str] = &[
 const LETTERS: &str = "()'\"\\=!<>:.,*-_ ANDORNTnameshz0123456789";
 
 #[test]
-fn no_filter_does_harm() {
+fn any_filter_is_parsed_or_refused() {
     fuzz("filter", |rng| {
         let resource = *Resource::ALL.choose(rng).expect("there are some");
         let text = text(rng, FILTERS, LETTERS);
-        let filter = match parse(resource, &text) {
+        let filter = match parse_filter(resource, &text) {
             Ok(filter) => filter,
-            Err(bad) => return is_told(&bad, &text),
+            Err(bad) => return check_error(&bad, &text),
         };
-        let shown = filter.to_string();
-        match parse(resource, &shown) {
+        let rendered = filter.to_string();
+        match parse_filter(resource, &rendered) {
             Ok(again) => {
-                assert_eq!(again, filter, "{shown}");
-                assert_eq!(again.to_string(), shown);
+                assert_eq!(again, filter, "{rendered}");
+                assert_eq!(again.to_string(), rendered);
             }
-            // With all its parentheses written, it may be too deep or too long.
+            // With all its parentheses the written filter may be too deep or too long.
             Err(bad) => {
-                let is_deep = bad.why.contains("nested deeper");
-                assert!(is_deep || Filter::MAX < shown.chars().count(), "{bad}");
+                let is_deep = bad.message.contains("nested deeper");
+                assert!(
+                    is_deep || Filter::MAX_CHARS < rendered.chars().count(),
+                    "{bad}"
+                );
             }
         }
     });
 }
 
 #[test]
-fn no_order_does_harm() {
+fn any_order_is_parsed_or_refused() {
     fuzz("order", |rng| {
         let resource = *Resource::ALL.choose(rng).expect("there are some");
         let text = text(rng, ORDERS, LETTERS);
         match parse_order(resource, &text) {
             Ok(keys) => {
-                let shown: Vec<_> = keys.iter().map(OrderKey::to_string).collect();
-                assert_eq!(parse_order(resource, &shown.join(",")), Ok(keys));
+                let rendered: Vec<_> = keys.iter().map(OrderKey::to_string).collect();
+                assert_eq!(parse_order(resource, &rendered.join(",")), Ok(keys));
             }
-            Err(bad) => is_told(&bad, &text),
+            Err(bad) => check_error(&bad, &text),
         }
     });
 }
 
-/// An error lies within the text and is short.
-fn is_told(bad: &BadFilter, text: &str) {
+/// An error is within the text and is short.
+fn check_error(bad: &BadFilter, text: &str) {
     assert!(bad.position <= text.chars().count(), "{bad}");
     assert!(bad.to_string().len() < 2_000, "{bad}");
-    assert!(!bad.why.is_empty());
+    assert!(!bad.message.is_empty());
 }

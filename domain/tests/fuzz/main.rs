@@ -1,6 +1,6 @@
-//! What strangers can write is thrown at what reads it, for `EVENKEEL_FUZZ_SECONDS` seconds each (1 if unset).
+//! Fuzz tests of all parsers of untrusted input, for `EVENKEEL_FUZZ_SECONDS` seconds each (1 if unset).
 //!
-//! Every input is made from a number that is shown when it fails; `EVENKEEL_FUZZ_SEED=<number>` begins with it.
+//! Every input is made from a seed that is printed on a failure; `EVENKEEL_FUZZ_SEED=<number>` begins with it.
 
 mod cron;
 mod driver;

@@ -1,18 +1,19 @@
-//! Windows of repeated schedules: stories, and two judges that count in their own way.
+//! Windows of repeated schedules: examples, and comparisons with two independent implementations.
 //!
-//! What is made at random is made from a number that is shown; `EVENKEEL_FUZZ_SEED=<number>` makes it again.
+//! Random inputs are made from a seed that is printed; `EVENKEEL_FUZZ_SEED=<number>` reproduces them.
 
 mod calendar;
+mod examples;
 mod oracle;
-mod random;
-mod stories;
+mod random_cron;
 mod zones;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::{HostId, RepeatedScheduleId};
 use evenkeel_domain::schedule::{
-    Ahead, Cron, Opens, RepeatedSchedule, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone,
+    Cron, RepeatedSchedule, RepeatedSpec, ScheduleFilter, ScheduleStatus, ScheduleTarget,
+    WindowQuery, Zone,
 };
 use evenkeel_domain::text::Name;
 
@@ -34,25 +35,25 @@ fn schedule(fields: [&str; 5], zone: &str, duration: TimeDelta) -> RepeatedSched
     }
 }
 
-fn ahead(now: Time, until: Time, limit: usize) -> Ahead {
-    Ahead {
+fn ahead(now: Time, until: Time, limit: usize) -> WindowQuery {
+    WindowQuery {
         now,
         until,
         limit,
         max_window: TimeDelta::hours(24),
-        opens: Opens::OsUpdate,
+        filter: ScheduleFilter::OsUpdate,
     }
 }
 
-/// Where randomness begins.
+/// The seed of the random generator.
 #[expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "a test has no configuration to load, and says how to do it again"
+    reason = "a test has no configuration to load, and prints how to reproduce a failure"
 )]
 fn seed() -> u64 {
-    let given = std::env::var("EVENKEEL_FUZZ_SEED").ok();
-    let seed = given.map_or_else(
+    let configured = std::env::var("EVENKEEL_FUZZ_SEED").ok();
+    let seed = configured.map_or_else(
         || rand::random::<u64>() >> 16,
         |seed| seed.parse().expect("a number"),
     );

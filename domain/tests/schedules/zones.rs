@@ -1,4 +1,4 @@
-//! Windows in many zones, against a judge that watches the clock with the zone data of another library.
+//! Windows in many time zones, compared with a test oracle that uses the zone data of another library.
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
@@ -9,8 +9,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use crate::oracle::Watch;
-use crate::random::Plan;
+use crate::oracle::ClockWatch;
+use crate::random_cron::RandomCron;
 use crate::{ahead, schedule, seed};
 
 const ZONES: &[&str] = &[
@@ -38,62 +38,72 @@ const ZONES: &[&str] = &[
     "Antarctica/Troll",
 ];
 
-/// 2000 to 2025, of which the tables of both libraries say the same; of the years to come the later one knows more.
-const YEARS: (i64, i64) = (946_684_800, 1_767_225_600);
+/// From 2000 to 2025, where both libraries have the same data. The newer one knows more about later years.
+const INSTANT_RANGE_SECONDS: (i64, i64) = (946_684_800, 1_767_225_600);
 
-const DAY: i64 = 1440;
-const WINDOWS: usize = 120_000;
+const MINUTES_PER_DAY: i64 = 1440;
+const MIN_WINDOWS: usize = 120_000;
 
-/// How many windows were compared.
+/// Number of compared windows.
 #[derive(Default)]
-struct Seen {
+struct WindowCounts {
     all: usize,
-    /// Those that begin where the clock is changed or shows something again.
-    odd: usize,
+    /// Windows that begin at a change of the clock or at a repeated reading.
+    at_change: usize,
     open: usize,
 }
 
 #[test]
-fn windows_are_those_that_a_watcher_of_the_clock_sees() {
+fn windows_match_those_of_a_watched_clock() {
     let rng = &mut StdRng::seed_from_u64(seed());
-    let mut seen = Seen::default();
-    while seen.all < WINDOWS {
+    let mut counts = WindowCounts::default();
+    while counts.all < MIN_WINDOWS {
         let name = ZONES.choose(rng).expect("there are some");
-        let zone = TimeZoneDatabase::bundled().get(name).expect("it is known");
-        let change = instant(rng, &zone);
-        let from = change - rng.random_range(2 * DAY..5 * DAY);
-        let watch = Watch::of(&zone, from, from + 8 * DAY);
+        let zone = TimeZoneDatabase::bundled().get(name).expect("a known zone");
+        let change = random_minute(rng, &zone);
+        let from = change - rng.random_range(2 * MINUTES_PER_DAY..5 * MINUTES_PER_DAY);
+        let watch = ClockWatch::new(&zone, from, from + 8 * MINUTES_PER_DAY);
         for _ in 0..60 {
-            let plan = Plan::random(rng);
-            compare(rng, &watch, (name, from, change), &plan, &mut seen);
+            let plan = RandomCron::random(rng);
+            compare(rng, &watch, (name, from, change), &plan, &mut counts);
         }
     }
     println!(
         "{} windows, {} open, {} at changes",
-        seen.all, seen.open, seen.odd
+        counts.all, counts.open, counts.at_change
     );
-    assert!(500 < seen.odd, "{} of {} at changes", seen.odd, seen.all);
-    assert!(1_000 < seen.open, "{} of {} open", seen.open, seen.all);
+    assert!(
+        500 < counts.at_change,
+        "{} of {} at changes",
+        counts.at_change,
+        counts.all
+    );
+    assert!(
+        1_000 < counts.open,
+        "{} of {} open",
+        counts.open,
+        counts.all
+    );
 }
 
-/// The minute of a change of the clock, or any.
-fn instant(rng: &mut StdRng, zone: &TimeZone) -> i64 {
-    let any = rng.random_range(YEARS.0..YEARS.1);
+/// A random minute, mostly that of a clock change.
+fn random_minute(rng: &mut StdRng, zone: &TimeZone) -> i64 {
+    let any = rng.random_range(INSTANT_RANGE_SECONDS.0..INSTANT_RANGE_SECONDS.1);
     let changes = zone.following(Timestamp::from_second(any).expect("in range"));
     let change = changes.take(1).map(|change| change.timestamp().as_second());
-    let soon = change.filter(|change| *change < YEARS.1 && rng.random_ratio(9, 10));
+    let soon = change.filter(|change| *change < INSTANT_RANGE_SECONDS.1 && rng.random_ratio(9, 10));
     soon.last().unwrap_or(any).div_euclid(60)
 }
 
 fn compare(
     rng: &mut StdRng,
-    watch: &Watch,
+    watch: &ClockWatch,
     (zone, from, change): (&str, i64, i64),
-    plan: &Plan,
-    seen: &mut Seen,
+    plan: &RandomCron,
+    counts: &mut WindowCounts,
 ) {
     let starts = watch.starts(plan);
-    let watched = from + DAY..from + 5 * DAY;
+    let watched = from + MINUTES_PER_DAY..from + 5 * MINUTES_PER_DAY;
     for _ in 0..3 {
         let duration = match rng.random_range(0..3) {
             0 => rng.random_range(1..=600),
@@ -101,36 +111,36 @@ fn compare(
             _ => rng.random_range(1..=86_400),
         };
         let schedule = schedule(plan.fields(), zone, TimeDelta::seconds(duration));
-        let now = (from + DAY) * 60 + rng.random_range(0..4 * DAY * 60);
-        // Often around the change, and exactly when one opens or when it is over.
+        let now = (from + MINUTES_PER_DAY) * 60 + rng.random_range(0..4 * MINUTES_PER_DAY * 60);
+        // Often around the change, and exactly when a window opens or ends.
         let now = match (starts.choose(rng), rng.random_range(0..6)) {
             (_, 0..2) => change * 60 - rng.random_range(-3_600..2 * 3_600),
             (Some(start), 2) if watched.contains(start) => start * 60,
             (Some(start), 3) if watched.contains(start) => start * 60 + duration,
             _ => now,
         };
-        let until = (from + 8 * DAY) * 60;
+        let until = (from + 8 * MINUTES_PER_DAY) * 60;
         let expected = expected(&starts, duration, now);
-        let told = told(&schedule, now, until);
+        let actual = actual_windows(&schedule, now, until);
         let cron = &plan.texts;
         assert_eq!(
-            told,
+            actual,
             expected,
             "{cron:?} in {zone} for {duration} s at {}",
             second(now)
         );
-        seen.all += told.len();
-        seen.open += told.iter().filter(|(start, _)| *start <= now).count();
-        seen.odd += told
+        counts.all += actual.len();
+        counts.open += actual.iter().filter(|(start, _)| *start <= now).count();
+        counts.at_change += actual
             .iter()
-            .filter(|(start, _)| watch.is_odd(start / 60))
+            .filter(|(start, _)| watch.is_at_clock_change(start / 60))
             .count();
     }
 }
 
-const LIMIT: usize = 9;
+const MAX_WINDOWS: usize = 9;
 
-/// What is open and what follows, by the list of all that opens.
+/// The open window and the following ones, from the list of all starts.
 fn expected(starts: &[i64], duration: i64, now: i64) -> Vec<(i64, i64)> {
     let spans = || {
         starts
@@ -139,12 +149,12 @@ fn expected(starts: &[i64], duration: i64, now: i64) -> Vec<(i64, i64)> {
     };
     let open = spans().rfind(|(start, end)| *start <= now && now < *end);
     let later = spans().filter(|(start, _)| now < *start);
-    open.into_iter().chain(later).take(LIMIT).collect()
+    open.into_iter().chain(later).take(MAX_WINDOWS).collect()
 }
 
-/// What the schedule tells, without what lies behind the watch.
-fn told(schedule: &RepeatedSchedule, now: i64, until: i64) -> Vec<(i64, i64)> {
-    let windows = schedule.windows_from(&ahead(second(now), second(until), LIMIT));
+/// The windows of the schedule, without those after the end of the watch.
+fn actual_windows(schedule: &RepeatedSchedule, now: i64, until: i64) -> Vec<(i64, i64)> {
+    let windows = schedule.windows_from(&ahead(second(now), second(until), MAX_WINDOWS));
     let spans = windows
         .iter()
         .map(|w| (w.start.timestamp(), w.end.timestamp()));

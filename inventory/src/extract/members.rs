@@ -1,21 +1,21 @@
-//! Which members a body may have.
+//! The fields that a body may have.
 
 use serde::de::value::Error;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// The names of the members that a body of this type may have: what the type asks of whoever reads it.
+/// Names of the fields of a type, as its `Deserialize` implementation requests them.
 pub fn members<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];
-    // It ends with an error by design: there is nothing to read.
-    drop(T::deserialize(Asked(&mut names)));
+    // Ends with an error by design: the deserializer has no data.
+    drop(T::deserialize(MemberCollector(&mut names)));
     names
 }
 
-/// Writes down what members are asked for, and has none.
-struct Asked<'a>(&'a mut &'static [&'static str]);
+/// A deserializer without data that records the requested fields.
+struct MemberCollector<'a>(&'a mut &'static [&'static str]);
 
-impl<'de> Deserializer<'de> for Asked<'_> {
+impl<'de> Deserializer<'de> for MemberCollector<'_> {
     type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(

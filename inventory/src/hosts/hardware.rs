@@ -1,15 +1,18 @@
-//! What hosts are made of, as it is shown.
+//! REST form of the hardware of hosts.
 
 use evenkeel_api::hardware::Parts;
 use evenkeel_api::host::HostResource;
 use evenkeel_api::number::U64;
 use evenkeel_api::out_of_band::BaremetalControllerKind;
 use evenkeel_domain::hardware::Controller;
-use evenkeel_store::hardware::ToldHardware;
+use evenkeel_store::hardware::RenderedHardware;
 
-/// A host with what it is made of. Its parts are told as the database has them.
-pub fn made_of(hardware: ToldHardware, host: HostResource) -> HostResource {
-    let ToldHardware { of_itself, parts } = hardware;
+/// Adds the hardware to a host. Parts are passed on as JSON, as the database has them.
+pub fn with_hardware(hardware: RenderedHardware, host: HostResource) -> HostResource {
+    let RenderedHardware {
+        hardware: of_itself,
+        parts,
+    } = hardware;
     HostResource {
         memory_bytes: U64(of_itself.memory_bytes),
         cpu_model: of_itself.cpu_model,
@@ -25,10 +28,10 @@ pub fn made_of(hardware: ToldHardware, host: HostResource) -> HostResource {
         bios_vendor: of_itself.bios_vendor,
         bmc_kind: controller(of_itself.controller),
         bmc_ip: of_itself.controller_ip,
-        host_storages: Parts::Written(parts.storages),
-        host_nics: Parts::Written(parts.nics),
-        host_usbs: Parts::Written(parts.usbs),
-        host_gpus: Parts::Written(parts.gpus),
+        host_storages: Parts::Raw(parts.storages),
+        host_nics: Parts::Raw(parts.nics),
+        host_usbs: Parts::Raw(parts.usbs),
+        host_gpus: Parts::Raw(parts.gpus),
         ..host
     }
 }

@@ -1,4 +1,4 @@
-//! `compute/hosts/summary`: hosts, counted.
+//! `compute/hosts/summary`: numbers of hosts.
 
 use axum::extract::State;
 use evenkeel_api::host_summary::HostSummary;
@@ -12,23 +12,23 @@ use crate::extract::{Json, Params};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
-/// Which hosts to count, for the document.
+/// Query parameters of the summary.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct SummaryParams {
-    /// Only what this is true of, as for a list of hosts; all of them if it is left out.
+    /// AIP-160 filter, as for the list of hosts. Without it all hosts are counted.
     #[param(min_length = 1, max_length = 4000)]
     filter: Option<String>,
 }
 
-/// Count the hosts, and how they are.
+/// Count hosts by status
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/hosts/summary", tag = "hosts", params(InProject, SummaryParams),
-    responses((status = 200, description = "How many there are.", body = HostSummary), Problem),
+    responses((status = 200, description = "The numbers of hosts.", body = HostSummary), Problem),
 )]
 pub async fn summarize_hosts(
     State(app): State<App>,
@@ -37,16 +37,16 @@ pub async fn summarize_hosts(
 ) -> Answer<HostSummary> {
     let filter = params
         .text("filter")
-        .map(|text| filter::parse(Resource::Host, text))
+        .map(|text| filter::parse_filter(Resource::Host, text))
         .transpose()
-        .map_err(|bad| Problem::not_understood("filter", &bad))?;
+        .map_err(|bad| Problem::invalid_expression("filter", &bad))?;
     let tx = app.snapshot(&call).await?;
     let counted = hosts::summary(&tx, filter.as_ref()).await?;
-    let shown = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Json(HostSummary {
-        total: shown(counted.total),
-        error: shown(counted.error),
-        running: shown(counted.running),
-        unallocated: shown(counted.unallocated),
+        total: saturate(counted.total),
+        error: saturate(counted.error),
+        running: saturate(counted.running),
+        unallocated: saturate(counted.unallocated),
     }))
 }

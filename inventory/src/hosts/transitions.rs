@@ -1,24 +1,25 @@
-//! Where hosts should stand: `register`, `onboard`, `invalidate`.
+//! Desired state of hosts: `register`, `onboard`, `invalidate`.
 
 use axum::extract::State;
 use evenkeel_api::Empty;
 use evenkeel_api::host::{HostRegister, HostResource};
-use evenkeel_domain::host::{HostState, Note, Registration};
+use evenkeel_domain::host::{HostState, InvalidationNote, Registration};
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::text::Name;
 use evenkeel_store::hosts;
 use evenkeel_store::hosts::HostChange;
 use utoipa::IntoParams;
 
-use super::{WHAT, one};
+use super::{RESOURCE_KIND, load_host_resource};
 use crate::App;
-use crate::call::{Call, id_of_path};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Patch, Path};
 use crate::problem::Problem;
 use crate::shape::{Answer, Item};
 
-/// Announce a machine otherwise: its name, and whether it is to be onboarded as soon as it comes. What is not given
-/// stays; anything else that was announced stays as well.
+/// Change the registration of a host
+///
+/// Changes the name and `autoOnboard`, if the body has them. Everything else stays unchanged.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/register", tag = "hosts", params(Item),
     request_body = HostRegister,
@@ -28,35 +29,37 @@ pub async fn reregister_host(
     State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
-    asked: Patch<HostRegister>,
+    patch: Patch<HostRegister>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
-    let name = Name::parse_up_to("name", &asked.body.name, Registration::MAX_NAME)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let name = Name::parse_up_to("name", &patch.body.name, Registration::MAX_NAME_BYTES)?;
     let now = app.clock.now();
     let host = hosts::find(&tx, id).await?;
-    if asked.given.contains_key("name") && host.name != name {
+    if patch.fields.contains_key("name") && host.name != name {
         let change = HostChange {
             name: Some(name),
             ..HostChange::default()
         };
         hosts::change(&tx, id, &change, now).await?;
     }
-    if asked.given.contains_key("autoOnboard") {
-        let state = Registration::desired_if(asked.body.auto_onboard);
-        hosts::want(&tx, id, state, now).await?;
+    if patch.fields.contains_key("autoOnboard") {
+        let state = Registration::desired_if(patch.body.auto_onboard);
+        hosts::set_desired_state(&tx, id, state, now).await?;
     }
-    let answer = one(&tx, id).await?;
+    let answer = load_host_resource(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Let a machine be onboarded as soon as it comes.
+/// Onboard a host
+///
+/// The host is onboarded as soon as its machine connects.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/onboard", tag = "hosts", params(Item),
-    responses((status = 200, description = "It is to be onboarded.", body = Empty), Problem),
+    responses((status = 200, description = "The host will be onboarded.", body = Empty), Problem),
 )]
 pub async fn onboard_host(
     State(app): State<App>,
@@ -64,31 +67,33 @@ pub async fn onboard_host(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
-    hosts::want(&tx, id, HostState::Onboarded, app.clock.now()).await?;
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    hosts::set_desired_state(&tx, id, HostState::Onboarded, app.clock.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// Why a host is invalidated, for the document.
+/// Query parameters of an invalidation.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 #[expect(
     dead_code,
-    reason = "the document is made from it; `Params` reads the value"
+    reason = "only the OpenAPI document uses it; `Params` reads the value"
 )]
 pub struct NoteParams {
-    /// Why it is invalidated; kept and shown with the host.
+    /// Reason for the invalidation. It is stored and shown with the host.
     #[param(min_length = 1, max_length = 512)]
     note: Option<String>,
 }
 
-/// Invalidate a host: whoever claims to be it is refused from now on. There is no way back but to delete it and to
-/// announce it again.
+/// Invalidate a host
+///
+/// From now on the server refuses this machine. This cannot be undone: to use the machine again,
+/// delete the host and register it again.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}/invalidate", tag = "hosts",
     params(Item, NoteParams),
-    responses((status = 200, description = "It is invalidated.", body = Empty), Problem),
+    responses((status = 200, description = "The host is invalidated.", body = Empty), Problem),
 )]
 pub async fn invalidate_host(
     State(app): State<App>,
@@ -97,9 +102,9 @@ pub async fn invalidate_host(
     params: Params,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
-    let note = Note::parse(params.text("note").unwrap_or_default());
-    let note = note.map_err(|invalid| Problem::from(invalid).of_parameter())?;
+    let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    let note = InvalidationNote::parse(params.text("note").unwrap_or_default());
+    let note = note.map_err(|invalid| Problem::from(invalid).into_parameter())?;
     hosts::invalidate(&tx, id, &note, app.clock.now()).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))

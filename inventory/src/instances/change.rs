@@ -1,4 +1,4 @@
-//! What is asked for an instance, and what of it may be.
+//! Parses and checks the input for instances.
 
 use evenkeel_api::instance::{InstanceInput, InstancePatch};
 use evenkeel_domain::Time;
@@ -14,10 +14,10 @@ use crate::problem::Problem;
 use crate::shape::optional_id;
 use crate::{effective, operating_systems as os};
 
-const POLICY: &str = "osUpdatePolicyID";
+const POLICY_FIELD: &str = "osUpdatePolicyID";
 
-/// An instance to be made.
-pub fn new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
+/// Parses the input for a new instance.
+pub fn parse_new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
     let account = body.local_account_id.as_deref().unwrap_or_default();
     let policy = body.os_update_policy_id.as_deref().unwrap_or_default();
     let config = |id: &String| parse_id::<CustomConfigId>("customConfigID", id);
@@ -28,40 +28,40 @@ pub fn new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
         name: Name::parse("name", &body.name)?,
         kind: kind_from(body.kind),
         security_feature: os::security_from(body.security_feature),
-        policy: optional_id(POLICY, policy)?,
+        policy: optional_id(POLICY_FIELD, policy)?,
         local_account: optional_id("localAccountID", account)?,
         custom_configs: configs?,
     })
 }
 
-/// Refuses a policy for a new instance that is not meant for its operating system.
-pub async fn check_new(tx: &Tx, new: &NewInstance) -> Result<(), Problem> {
+/// Checks that the policy of a new instance matches its operating system.
+pub async fn check_new_instance(tx: &Tx, new: &NewInstance) -> Result<(), Problem> {
     match new.policy {
         None => Ok(()),
-        Some(policy) => check_fit(tx, POLICY, policy, new.os).await,
+        Some(policy) => check_policy_matches_os(tx, POLICY_FIELD, policy, new.os).await,
     }
 }
 
-/// What an instance is, as it would be asked for.
-pub fn input(instance: &Instance) -> InstancePatch {
-    let shown = shallow(instance);
+/// The input that describes an instance.
+pub fn to_input(instance: &Instance) -> InstancePatch {
+    let current = shallow(instance);
     let policy = instance.policy.map(|id| id.to_string());
     InstancePatch {
-        kind: Some(shown.kind),
-        name: Some(shown.name),
-        host_id: Some(shown.host_id),
-        os_id: Some(shown.os_id),
-        local_account_id: Some(shown.local_account_id),
-        custom_config_id: Some(shown.custom_config_id),
+        kind: Some(current.kind),
+        name: Some(current.name),
+        host_id: Some(current.host_id),
+        os_id: Some(current.os_id),
+        local_account_id: Some(current.local_account_id),
+        custom_config_id: Some(current.custom_config_id),
         os_update_policy_id: Some(policy.unwrap_or_default()),
-        security_feature: Some(shown.security_feature),
+        security_feature: Some(current.security_feature),
     }
 }
 
-/// What an instance should be that is described anew: what is left out is emptied, but what is chosen when it is made
-/// stays, and so does its operating system.
-pub fn anew(instance: &Instance, body: InstancePatch) -> InstancePatch {
-    let now = input(instance);
+/// Completes the body of a PUT: a missing operating system and missing fields that are fixed at
+/// creation keep their current values. Other missing fields are cleared.
+pub fn complete_replacement(instance: &Instance, body: InstancePatch) -> InstancePatch {
+    let now = to_input(instance);
     InstancePatch {
         host_id: body.host_id.or(now.host_id),
         os_id: body.os_id.or(now.os_id),
@@ -74,30 +74,31 @@ pub fn anew(instance: &Instance, body: InstancePatch) -> InstancePatch {
     }
 }
 
-/// Makes an instance what it should be, if it is not yet.
-pub async fn change(
+/// Applies the desired values, if they differ from the current ones.
+pub async fn apply_change(
     tx: &Tx,
     instance: &Instance,
-    wanted: &InstancePatch,
+    desired: &InstancePatch,
     now: Time,
 ) -> Result<(), Problem> {
-    check_fixed(&input(instance), wanted)?;
-    let change = difference(instance, wanted)?;
+    check_fixed(&to_input(instance), desired)?;
+    let change = difference(instance, desired)?;
     if change == InstanceChange::default() {
         return Ok(());
     }
     let os = change.os.unwrap_or(instance.summary.os);
     match (change.policy, change.os, instance.policy) {
-        (Some(Some(policy)), ..) => check_fit(tx, POLICY, policy, os).await?,
-        (None, Some(_), Some(policy)) => check_fit(tx, "osID", policy, os).await?,
+        (Some(Some(policy)), ..) => check_policy_matches_os(tx, POLICY_FIELD, policy, os).await?,
+        (None, Some(_), Some(policy)) => check_policy_matches_os(tx, "osID", policy, os).await?,
         _ => {}
     }
     instances::change(tx, instance.id, &change, now).await?;
     Ok(())
 }
 
-/// What is chosen when an instance is made may be named with the value that it has, and with no other.
-fn check_fixed(now: &InstancePatch, wanted: &InstancePatch) -> Result<(), Problem> {
+/// Checks that fields that are fixed at creation have their current value, if they are given at
+/// all.
+fn check_fixed(now: &InstancePatch, desired: &InstancePatch) -> Result<(), Problem> {
     let same = |a: Option<&str>, b: Option<&str>| a.unwrap_or_default() == b.unwrap_or_default();
     let configs = |of: &InstancePatch| {
         let mut ids = of.custom_config_id.clone().unwrap_or_default();
@@ -107,36 +108,36 @@ fn check_fixed(now: &InstancePatch, wanted: &InstancePatch) -> Result<(), Proble
     };
     let account = (
         now.local_account_id.as_deref(),
-        wanted.local_account_id.as_deref(),
+        desired.local_account_id.as_deref(),
     );
     let security = |of: &InstancePatch| of.security_feature.unwrap_or_default();
     let fixed = [
         (
             "hostID",
-            same(now.host_id.as_deref(), wanted.host_id.as_deref()),
+            same(now.host_id.as_deref(), desired.host_id.as_deref()),
         ),
         ("localAccountID", same(account.0, account.1)),
-        ("customConfigID", configs(now) == configs(wanted)),
-        ("securityFeature", security(now) == security(wanted)),
+        ("customConfigID", configs(now) == configs(desired)),
+        ("securityFeature", security(now) == security(desired)),
     ];
     match fixed.iter().find(|(_, stays)| !stays) {
         None => Ok(()),
         Some((field, _)) => {
-            let why = "it is chosen when the instance is made, and cannot be changed";
+            let why = "it is set when the instance is created, and cannot be changed";
             Err(Problem::invalid(field, why))
         }
     }
 }
 
-/// What changes.
-fn difference(instance: &Instance, wanted: &InstancePatch) -> Result<InstanceChange, Problem> {
+/// The changes that lead from the current to the desired values.
+fn difference(instance: &Instance, desired: &InstancePatch) -> Result<InstanceChange, Problem> {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-    let name = Name::parse("name", &text(wanted.name.as_deref()))?;
-    let kind = kind_from(wanted.kind.unwrap_or_default());
-    let os: OsId = parse_id("osID", &text(wanted.os_id.as_deref()))?;
+    let name = Name::parse("name", &text(desired.name.as_deref()))?;
+    let kind = kind_from(desired.kind.unwrap_or_default());
+    let os: OsId = parse_id("osID", &text(desired.os_id.as_deref()))?;
     instance.check_os(os)?;
-    let policy = text(wanted.os_update_policy_id.as_deref());
-    let policy: Option<PolicyId> = optional_id(POLICY, &policy)?;
+    let policy = text(desired.os_update_policy_id.as_deref());
+    let policy: Option<PolicyId> = optional_id(POLICY_FIELD, &policy)?;
     Ok(InstanceChange {
         name: (name != instance.name).then_some(name),
         kind: (kind != instance.kind).then_some(kind),
@@ -145,18 +146,18 @@ fn difference(instance: &Instance, wanted: &InstancePatch) -> Result<InstanceCha
     })
 }
 
-/// A policy that is assigned to an instance itself must be meant for its operating system.
-pub async fn check_fit(
+/// Checks that a policy assigned to a single instance matches its operating system.
+pub async fn check_policy_matches_os(
     tx: &Tx,
     field: &'static str,
     policy: PolicyId,
     os: OsId,
 ) -> Result<(), Problem> {
-    // What is missing is told by the store, which names the field.
+    // If the operating system does not exist, the store reports it with the name of the field.
     let Some(os) = os_profiles::find_many(tx, &[os]).await?.pop() else {
         return Ok(());
     };
-    match effective::misfit(tx, policy, &os).await? {
+    match effective::find_mismatch(tx, policy, &os).await? {
         None => Ok(()),
         Some((policy, why)) => {
             let why = format!("policy {} does not fit: {why}", policy.spec.name);

@@ -1,4 +1,4 @@
-//! Instances on the wire.
+//! REST form of instances.
 
 use evenkeel_api as api;
 use evenkeel_api::Timestamps;
@@ -7,10 +7,10 @@ use evenkeel_domain::condition::Condition;
 use evenkeel_domain::instance::{FailedImage, ImageSlot, Instance, InstanceKind, InstanceState};
 use evenkeel_store::related::Related;
 
-use crate::shape::triplet;
+use crate::shape::status_fields;
 use crate::{operating_systems as os, policies as policy};
 
-/// An instance with its operating system and policy, without its host.
+/// REST form of an instance with its operating system and policy, without its host.
 pub fn resource(instance: &Instance, related: &Related) -> InstanceResource {
     let policy = instance.policy.and_then(|id| related.policies.get(&id));
     InstanceResource {
@@ -20,13 +20,13 @@ pub fn resource(instance: &Instance, related: &Related) -> InstanceResource {
     }
 }
 
-/// An instance by itself.
+/// REST form of an instance without related resources.
 pub fn shallow(instance: &Instance) -> InstanceResource {
     let summary = &instance.summary;
     let (instance_status, instance_status_indicator, instance_status_timestamp) =
-        triplet(&summary.status);
+        status_fields(&summary.status);
     let (update_status, update_status_indicator, update_status_timestamp) =
-        triplet(&summary.update_status);
+        status_fields(&summary.update_status);
     let configs = &instance.custom_configs;
     InstanceResource {
         resource_id: instance.id.to_string(),
@@ -76,7 +76,7 @@ fn condition(condition: &Condition) -> InstanceCondition {
     }
 }
 
-/// A slot for an image, as its node told it.
+/// REST form of an image slot, as reported by the node.
 pub fn slot(slot: ImageSlot) -> InstanceSlot {
     InstanceSlot {
         name: slot.name,
@@ -85,7 +85,7 @@ pub fn slot(slot: ImageSlot) -> InstanceSlot {
     }
 }
 
-/// An image that failed on a node, as the node told it.
+/// REST form of an image that failed on a node, as reported by the node.
 pub fn bad_image(image: FailedImage) -> InstanceBadImage {
     InstanceBadImage {
         sha256: image.sha256,
@@ -94,7 +94,7 @@ pub fn bad_image(image: FailedImage) -> InstanceBadImage {
     }
 }
 
-/// What an instance runs on, from the wire.
+/// Kind of an instance, from its REST form.
 pub const fn kind_from(kind: api::instance::InstanceKind) -> InstanceKind {
     match kind {
         api::instance::InstanceKind::Unspecified => InstanceKind::Unspecified,

@@ -1,4 +1,4 @@
-//! Whose pages in a browser may ask.
+//! CORS: the origins whose pages may send requests.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::REQUEST_ID;
 
-/// The header of the ancestor's legacy form that names the project.
+/// Header that names the project in EIM's legacy paths.
 const ACTIVE_PROJECT: HeaderName = HeaderName::from_static("activeprojectid");
 
-/// How long a browser may remember the answer.
-const REMEMBERED: Duration = Duration::from_hours(1);
+/// How long a browser may cache the preflight response.
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_hours(1);
 
-/// Lets pages of these origins ask; none if there are no origins, and then no page of another origin may.
-pub fn layer(origins: &[String]) -> Option<CorsLayer> {
+/// CORS layer for these origins. None if there are none: browsers then block pages of other
+/// origins.
+pub fn cors_layer(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
     let layer = CorsLayer::new()
-        .allow_origin(allowed(origins))
+        .allow_origin(allowed_origins(origins))
         .allow_methods([
             Method::GET,
             Method::POST,
@@ -33,21 +34,21 @@ pub fn layer(origins: &[String]) -> Option<CorsLayer> {
             ACTIVE_PROJECT,
             REQUEST_ID,
         ])
-        // The ancestor's pages take `Date` for their clock.
+        // EIM's web pages use `Date` as their clock.
         .expose_headers([header::DATE, header::RETRY_AFTER, REQUEST_ID])
-        .max_age(REMEMBERED);
+        .max_age(PREFLIGHT_MAX_AGE);
     Some(layer)
 }
 
-fn allowed(origins: &[String]) -> AllowOrigin {
+fn allowed_origins(origins: &[String]) -> AllowOrigin {
     if origins.iter().any(|origin| origin == "*") {
         return AllowOrigin::any();
     }
     let origin = |origin: &String| {
-        // Browsers send an origin without a slash at its end.
+        // Browsers send an origin without a trailing slash.
         let value = HeaderValue::from_str(origin.trim_end_matches('/'));
         if value.is_err() {
-            tracing::warn!(origin, "this is no origin that a browser could have");
+            tracing::warn!(origin, "ignoring an invalid CORS origin");
         }
         value.ok()
     };

@@ -2,10 +2,10 @@
 
 use axum::http::StatusCode;
 
-/// Gives each kind its status, its gRPC code for the ancestor's clients, the last part of its type, and its title.
+/// Defines the kinds: HTTP status, gRPC code for EIM's clients, last part of the type, title.
 macro_rules! kinds {
     ($($kind:ident = $status:ident, $code:literal, $name:literal, $title:literal;)+) => {
-        /// The kinds of problems, as docs/problems.md explains them.
+        /// The kinds of problems. docs/problems.md explains them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Kind {
             $(#[doc = $title] $kind),+
@@ -15,28 +15,28 @@ macro_rules! kinds {
             #[cfg(test)]
             pub const ALL: &[Self] = &[$(Self::$kind),+];
 
-            /// The status.
+            /// HTTP status.
             pub const fn status(self) -> StatusCode {
                 match self {
                     $(Self::$kind => StatusCode::$status),+
                 }
             }
 
-            /// The name of the gRPC code.
+            /// Name of the gRPC code.
             pub const fn code(self) -> &'static str {
                 match self {
                     $(Self::$kind => $code),+
                 }
             }
 
-            /// The last part of the type.
+            /// Last part of the type.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name),+
                 }
             }
 
-            /// What all problems of the kind have in common.
+            /// Title, the same for all problems of the kind.
             pub const fn title(self) -> &'static str {
                 match self {
                     $(Self::$kind => $title),+
@@ -48,24 +48,24 @@ macro_rules! kinds {
 
 kinds! {
     Invalid = BAD_REQUEST, "InvalidArgument", "invalid-argument", "The request is not valid";
-    Precondition = BAD_REQUEST, "FailedPrecondition", "failed-precondition", "The request cannot be met as things are";
-    Unauthenticated = UNAUTHORIZED, "Unauthenticated", "unauthenticated", "A valid token is needed";
+    Precondition = BAD_REQUEST, "FailedPrecondition", "failed-precondition", "The request cannot be fulfilled in the current state";
+    Unauthenticated = UNAUTHORIZED, "Unauthenticated", "unauthenticated", "A valid token is required";
     Forbidden = FORBIDDEN, "PermissionDenied", "permission-denied", "The token does not allow this";
     NotFound = NOT_FOUND, "NotFound", "not-found", "There is no such resource";
     NoSuchPath = NOT_FOUND, "NotFound", "no-such-path", "There is nothing at this path";
     NoSuchMethod = METHOD_NOT_ALLOWED, "Unimplemented", "no-such-method", "The path does not take this method";
-    Stale = CONFLICT, "Aborted", "aborted", "Somebody else was faster";
+    Stale = CONFLICT, "Aborted", "aborted", "Another request changed the resource first";
     TooLarge = PAYLOAD_TOO_LARGE, "ResourceExhausted", "too-large", "The body is too large";
     Unavailable = SERVICE_UNAVAILABLE, "Unavailable", "unavailable", "The service cannot answer now";
     TooSlow = SERVICE_UNAVAILABLE, "Unavailable", "request-timeout", "The request took too long";
-    Internal = INTERNAL_SERVER_ERROR, "Internal", "internal", "Something went wrong on our side";
+    Internal = INTERNAL_SERVER_ERROR, "Internal", "internal", "An internal error occurred";
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What operators read about problems.
+    /// The page that documents problems for operators.
     const PAGE: &str = include_str!("../../../docs/problems.md");
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs on the wire.
+//! REST form of runs.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -6,28 +6,33 @@ use std::collections::HashMap;
 use evenkeel_api::Timestamps;
 use evenkeel_api::timestamps::unix_seconds;
 use evenkeel_api::update_run::{
-    FrozenPolicy, OsUpdateRun, RunAccount, RunEvent, RunImage, RunPackage, RunPhase,
+    FrozenPolicy, OsUpdateRun, OsUpdateRunReport, RunEvent, RunImage, RunPackage, RunPhase,
 };
 use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
-use evenkeel_domain::run::{Account, ImageChange, PhaseSpan, RecordedEvent, RunState, UpdateRun};
+use evenkeel_domain::run::{
+    ImageChange, PhaseSpan, RunHistoryEntry, RunReport, RunState, UpdateRun,
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::shape::indication;
 use crate::{decisions, orders, policies};
 
-/// How much of a run's details the ancestor's clients can take, in bytes.
-const MAX_DETAILS: usize = 100_000;
+/// Longest details of a run that EIM's clients accept, in bytes.
+const MAX_DETAILS_BYTES: usize = 100_000;
 
-/// What was to be done with packages whose versions were compared already: a fleet has the same few updates again and again.
+/// Cache of package actions by pair of versions, because a fleet has few distinct updates.
 #[derive(Debug, Default)]
-pub struct Actions<'a>(HashMap<(&'a str, &'a str), &'static str>);
+pub struct PackageActions<'a>(HashMap<(&'a str, &'a str), &'static str>);
 
-/// A run by itself.
-pub fn run<'a>(run: &'a UpdateRun, actions: &mut Actions<'a>) -> OsUpdateRun {
+/// REST form of a run without related resources.
+pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdateRun {
     let (status, how) = run.state.status();
-    let packages = run.packages.iter().map(|change| package(change, actions));
+    let packages = run
+        .packages
+        .iter()
+        .map(|change| package_resource(change, actions));
     let packages: Vec<_> = packages.collect();
     OsUpdateRun {
         resource_id: run.id.to_string(),
@@ -46,22 +51,22 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut Actions<'a>) -> OsUpdateRun {
             .attempt
             .map(|attempt| attempt.0.to_string())
             .unwrap_or_default(),
-        policy: run.origin.policy.as_ref().map(frozen),
-        target: run.origin.target.as_ref().map(decisions::target),
+        policy: run.origin.policy.as_ref().map(frozen_policy),
+        target: run.origin.target.as_ref().map(decisions::run_target),
         order: run
             .origin
             .order
             .as_ref()
             .map(|order| orders::resource(run.instance, order)),
         packages,
-        image: run.image.as_ref().map(image),
-        account: account(&run.account),
+        image: run.image.as_ref().map(image_resource),
+        report: run_report(&run.report),
         log: run.log.clone(),
         ..OsUpdateRun::default()
     }
 }
 
-/// Why a run ended as it did; empty if there is nothing to say.
+/// Why a run ended; empty if there is no reason to report.
 fn reason(state: &RunState) -> String {
     match state {
         RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => {
@@ -74,7 +79,7 @@ fn reason(state: &RunState) -> String {
     }
 }
 
-fn frozen(policy: &UpdatePolicy) -> FrozenPolicy {
+fn frozen_policy(policy: &UpdatePolicy) -> FrozenPolicy {
     let wire = policies::resource(policy, None);
     FrozenPolicy {
         resource_id: wire.resource_id,
@@ -91,33 +96,33 @@ fn frozen(policy: &UpdatePolicy) -> FrozenPolicy {
     }
 }
 
-fn account(account: &Account) -> RunAccount {
+fn run_report(account: &RunReport) -> OsUpdateRunReport {
     let phase = |span: &PhaseSpan| RunPhase {
         phase: span.phase.clone(),
         millis: span.millis,
         bytes: span.bytes,
     };
-    RunAccount {
+    OsUpdateRunReport {
         phases: account.phases.iter().map(phase).collect(),
         remarks: account.remarks.clone(),
-        kept_conffiles: account.kept_conffiles.clone(),
+        preserved_conffiles: account.preserved_conffiles.clone(),
         restarted_services: account.restarted_services.clone(),
         reboot_required: account.reboot_required,
     }
 }
 
-fn image(change: &ImageChange) -> RunImage {
+fn image_resource(change: &ImageChange) -> RunImage {
     RunImage {
         profile_name: change.profile_name.clone(),
         before: change.before.clone(),
-        wanted: change.wanted.clone(),
+        desired: change.desired.clone(),
         booted: change.booted.clone().unwrap_or_default(),
     }
 }
 
-fn package<'a>(change: &'a PackageChange, actions: &mut Actions<'a>) -> RunPackage {
-    let found = change.found.as_ref();
-    let status = match found {
+fn package_resource<'a>(change: &'a PackageChange, actions: &mut PackageActions<'a>) -> RunPackage {
+    let result = change.observed.as_ref();
+    let status = match result {
         None => "planned",
         Some(_) if change.is_done() => "done",
         Some(_) => "failed",
@@ -125,35 +130,37 @@ fn package<'a>(change: &'a PackageChange, actions: &mut Actions<'a>) -> RunPacka
     RunPackage {
         name: change.name.clone(),
         architecture: change.architecture.clone(),
-        action: actions.of(change).to_owned(),
-        version: change.wanted.clone().unwrap_or_default(),
+        action: actions.action_for(change).to_owned(),
+        version: change.desired.clone().unwrap_or_default(),
         before: change.before.clone().unwrap_or_default(),
-        after: found
-            .and_then(|found| found.version.clone())
+        after: result
+            .and_then(|result| result.version.clone())
             .unwrap_or_default(),
         status: status.to_owned(),
-        state: found.map(|found| found.state.clone()).unwrap_or_default(),
+        state: result
+            .map(|result| result.state.clone())
+            .unwrap_or_default(),
     }
 }
 
-impl<'a> Actions<'a> {
-    fn of(&mut self, change: &'a PackageChange) -> &'static str {
-        match (&change.before, &change.wanted) {
+impl<'a> PackageActions<'a> {
+    fn action_for(&mut self, change: &'a PackageChange) -> &'static str {
+        match (&change.before, &change.desired) {
             (_, None) => "remove",
             (None, Some(_)) => "install",
-            (Some(before), Some(wanted)) => {
-                let known = self.0.entry((before, wanted));
-                known.or_insert_with(|| between(before, wanted))
+            (Some(before), Some(target)) => {
+                let cached = self.0.entry((before, target));
+                cached.or_insert_with(|| version_action(before, target))
             }
         }
     }
 }
 
-/// What it means to go from one version to another.
-fn between(before: &str, wanted: &str) -> &'static str {
+/// Action that leads from one version to another.
+fn version_action(before: &str, target: &str) -> &'static str {
     let read = |text: &str| PackageVersion::parse("version", text);
-    let order = match (read(before), read(wanted)) {
-        (Ok(before), Ok(wanted)) => wanted.cmp(&before),
+    let order = match (read(before), read(target)) {
+        (Ok(before), Ok(target)) => target.cmp(&before),
         _ => Ordering::Greater,
     };
     match order {
@@ -163,8 +170,8 @@ fn between(before: &str, wanted: &str) -> &'static str {
     }
 }
 
-/// The details as the ancestor's clients read them: what its own agents sent if that is JSON, else made from the
-/// packages. Empty while the run goes on.
+/// Details of a run in the format of EIM's clients: the JSON that EIM's agents sent, otherwise
+/// built from the packages. Empty until the run ends.
 fn details(run: &UpdateRun, packages: &[RunPackage]) -> String {
     if run.ended_at().is_none() {
         return String::new();
@@ -175,31 +182,31 @@ fn details(run: &UpdateRun, packages: &[RunPackage]) -> String {
     }
     let since = run.state.since();
     let since = since.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
-    let entry = |package| Entry::of(package, &since);
+    let entry = |package| UpdateLogEntry::from_package(package, &since);
     let mut details = Details {
         update_log: packages.iter().map(entry).collect(),
     };
     loop {
-        // Texts alone always are JSON.
+        // Serializing strings cannot fail.
         let text = serde_json::to_string(&details).unwrap_or_default();
-        if text.len() <= MAX_DETAILS {
+        if text.len() <= MAX_DETAILS_BYTES {
             return text;
         }
-        // Each round drops the last tenth; `packages` keeps all of them.
+        // Each round drops the last tenth. `packages` still contains all of them.
         let log = &mut details.update_log;
         log.truncate(log.len() * 9 / 10);
     }
 }
 
-/// The details of a run, as the ancestor's agents write them.
+/// Details of a run in the format of EIM's agents.
 #[derive(Serialize)]
 struct Details<'a> {
-    update_log: Vec<Entry<'a>>,
+    update_log: Vec<UpdateLogEntry<'a>>,
 }
 
-/// What became of a package.
+/// Result of one package.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct UpdateLogEntry<'a> {
     action: &'static str,
     package_name: &'a str,
     status: &'static str,
@@ -208,8 +215,8 @@ struct Entry<'a> {
     version: &'a str,
 }
 
-impl<'a> Entry<'a> {
-    fn of(package: &'a RunPackage, since: &'a str) -> Self {
+impl<'a> UpdateLogEntry<'a> {
+    fn from_package(package: &'a RunPackage, since: &'a str) -> Self {
         let is_new = package.action == "install";
         let has_failed = package.status == "failed";
         Self {
@@ -226,8 +233,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// An entry of a run's history.
-pub fn event(event: RecordedEvent) -> RunEvent {
+/// REST form of an event of a run.
+pub fn event(event: RunHistoryEntry) -> RunEvent {
     RunEvent {
         event: event.event,
         state: event.state,

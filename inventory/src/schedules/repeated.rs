@@ -1,4 +1,4 @@
-//! `schedules/repeated`: schedules that open again and again.
+//! `schedules/repeated`: schedules that open periodically.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -16,17 +16,20 @@ use evenkeel_store::listing::in_order;
 use evenkeel_store::schedules::repeated as schedules;
 use evenkeel_store::{StoreError, Tx};
 
-use super::{TARGET, TargetParams, Targets, answer, ids_of, status_from, status_to, target};
-use crate::call::{Call, id_of_path};
+use super::{
+    ScheduleTargets, TARGET_FIELDS, TargetParams, answer_schedules, parse_target, status_from,
+    status_to, target_ids,
+};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Patch, Path};
-use crate::listing::{ListParams, Listed};
+use crate::listing::{ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
 use crate::{App, Inventory};
 
-const WHAT: &str = "repeated_schedule_resource";
+const RESOURCE_KIND: &str = "repeated_schedule_resource";
 
-/// List the repeated schedules.
+/// List repeated schedules
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/repeated", tag = "schedules",
     params(InProject, ListParams, TargetParams),
@@ -37,13 +40,12 @@ pub async fn list_repeated_schedules(
     call: Call,
     params: Params,
 ) -> Result<Response, Problem> {
-    answer(vec![Box::new(Repeateds)], &app, &call, &params).await
+    answer_schedules(vec![Box::new(RepeatedSchedules)], &app, &call, &params).await
 }
 
-/// The list of repeated schedules.
-pub struct Repeateds;
+pub struct RepeatedSchedules;
 
-impl Listed for Repeateds {
+impl Listable for RepeatedSchedules {
     const RESOURCE: Resource = Resource::RepeatedSchedule;
     const KEY: &'static str = "repeatedSchedules";
     type Item = RepeatedScheduleResource;
@@ -54,35 +56,39 @@ impl Listed for Repeateds {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<RepeatedScheduleResource>, Problem> {
-        resources(tx, &found(tx, ids).await?).await
+        load_resources(tx, &load_schedules(tx, ids).await?).await
     }
 }
 
-/// The schedules with these ids, in the order of the ids.
-async fn found(tx: &Tx, ids: &[u32]) -> Result<Vec<RepeatedSchedule>, StoreError> {
-    let wanted = ids.iter().copied().map(RepeatedScheduleId::from_bits);
-    let wanted: Vec<_> = wanted.collect();
-    let found = schedules::find_many(tx, &wanted).await?;
-    Ok(in_order(ids, found, |schedule: &RepeatedSchedule| {
+/// Loads the schedules with these ids, in the same order.
+async fn load_schedules(tx: &Tx, ids: &[u32]) -> Result<Vec<RepeatedSchedule>, StoreError> {
+    let schedule_ids = ids.iter().copied().map(RepeatedScheduleId::from_bits);
+    let schedule_ids: Vec<_> = schedule_ids.collect();
+    let schedules = schedules::find_many(tx, &schedule_ids).await?;
+    Ok(in_order(ids, schedules, |schedule: &RepeatedSchedule| {
         schedule.id.bits()
     }))
 }
 
-/// The ids of those of these schedules that are open in a second. That in which a window ends counts with it, as the
-/// ancestor has it (northbound §2.4), though nothing is begun in it any more.
-pub(super) async fn open_at(
+/// Ids of the given schedules that are open at a time, in seconds. As in EIM, the second in which a
+/// window ends counts as open, although no update starts in it.
+pub(super) async fn find_open(
     tx: &Tx,
     ids: &[u32],
     at: Time,
 ) -> Result<Vec<RepeatedScheduleId>, StoreError> {
-    let found = found(tx, ids).await?;
+    let schedules = load_schedules(tx, ids).await?;
     let just_before = at - TimeDelta::seconds(1);
-    let is_open = |spec: &RepeatedSpec| spec.open(at).or_else(|| spec.open(just_before)).is_some();
-    let open = found.iter().filter(|schedule| is_open(&schedule.spec));
+    let is_open = |spec: &RepeatedSpec| {
+        spec.open_span(at)
+            .or_else(|| spec.open_span(just_before))
+            .is_some()
+    };
+    let open = schedules.iter().filter(|schedule| is_open(&schedule.spec));
     Ok(open.map(|schedule| schedule.id).collect())
 }
 
-/// Make a repeated schedule.
+/// Create a repeated schedule
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/schedules/repeated", tag = "schedules", params(InProject),
     request_body = RepeatedScheduleInput,
@@ -95,13 +101,13 @@ pub async fn create_repeated_schedule(
 ) -> Answer<RepeatedScheduleResource> {
     let tx = app.write(&call).await?;
     let now = app.clock.now();
-    let made = schedules::create(&tx, &spec(&body)?, now).await?;
-    let answer = one(&tx, &made).await?;
+    let schedule = schedules::create(&tx, &parse_spec(&body)?, now).await?;
+    let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show a repeated schedule.
+/// Get a repeated schedule
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule.", body = RepeatedScheduleResource), Problem),
@@ -112,13 +118,15 @@ pub async fn get_repeated_schedule(
     Path(path): Path<Item>,
 ) -> Answer<RepeatedScheduleResource> {
     let tx = app.read(&call).await?;
-    let id: RepeatedScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    one(&tx, &schedule).await
+    load_schedule_resource(&tx, &schedule).await
 }
 
-/// Describe a repeated schedule anew. What is left out is emptied, but for the time zone: that stays, because clients of the
-/// ancestor do not know of it. Null sets it to UTC.
+/// Replace a repeated schedule
+///
+/// Fields that are missing are cleared, except the time zone: it stays unchanged, because EIM's
+/// clients do not know the field. `null` sets it to UTC.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     request_body = RepeatedScheduleInput,
@@ -128,24 +136,26 @@ pub async fn put_repeated_schedule(
     State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
-    Patch { mut body, given }: Patch<RepeatedScheduleInput>,
+    Patch { mut body, fields }: Patch<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: RepeatedScheduleId = id_of_path(WHAT, &path.resource_id)?;
-    if !given.contains_key("timeZone") {
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
+    if !fields.contains_key("timeZone") {
         let before = schedules::find(&tx, id).await?;
         before.spec.zone.name().clone_into(&mut body.time_zone);
     }
-    let spec = spec(&body)?;
+    let spec = parse_spec(&body)?;
     let schedule = schedules::change(&tx, id, &spec, app.clock.now()).await?;
-    let answer = one(&tx, &schedule).await?;
+    let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change a repeated schedule.
+/// Change a repeated schedule
+///
+/// Fields that the body does not name stay unchanged.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules",
     params(Item, MaskParams), request_body = RepeatedScheduleInput,
@@ -159,22 +169,22 @@ pub async fn patch_repeated_schedule(
     change: Change<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: RepeatedScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    let wanted = change.over(&input(&schedule), params.text("fieldMask"))?;
-    let spec = spec(&wanted)?;
+    let desired = change.apply_to(&to_input(&schedule), params.text("fieldMask"))?;
+    let spec = parse_spec(&desired)?;
     let schedule = schedules::change(&tx, id, &spec, app.clock.now()).await?;
-    let answer = one(&tx, &schedule).await?;
+    let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Delete a repeated schedule.
+/// Delete a repeated schedule
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The schedule is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_repeated_schedule(
     State(app): State<App>,
@@ -182,14 +192,14 @@ pub async fn delete_repeated_schedule(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: RepeatedScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    let id: RepeatedScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     schedules::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// What a schedule should be.
-fn spec(body: &RepeatedScheduleInput) -> Result<RepeatedSpec, Problem> {
+/// Parses the input.
+fn parse_spec(body: &RepeatedScheduleInput) -> Result<RepeatedSpec, Problem> {
     Ok(RepeatedSpec {
         name: Name::parse("name", &body.name)?,
         status: status_from(body.schedule_status),
@@ -202,8 +212,8 @@ fn spec(body: &RepeatedScheduleInput) -> Result<RepeatedSpec, Problem> {
             &body.cron_day_week,
         )?,
         zone: Zone::parse(&body.time_zone)?,
-        target: target(
-            TARGET,
+        target: parse_target(
+            TARGET_FIELDS,
             [
                 &body.target_host_id,
                 &body.target_site_id,
@@ -213,14 +223,14 @@ fn spec(body: &RepeatedScheduleInput) -> Result<RepeatedSpec, Problem> {
     })
 }
 
-/// What a schedule is, as it would be asked for.
-fn input(schedule: &RepeatedSchedule) -> RepeatedScheduleInput {
+/// The input that describes a schedule.
+fn to_input(schedule: &RepeatedSchedule) -> RepeatedScheduleInput {
     let spec = &schedule.spec;
-    let [target_host_id, target_site_id, target_region_id] = ids_of(spec.target);
+    let [target_host_id, target_site_id, target_region_id] = target_ids(spec.target);
     RepeatedScheduleInput {
         name: spec.name.to_string(),
         schedule_status: status_to(spec.status),
-        duration_seconds: seconds(spec),
+        duration_seconds: duration_seconds(spec),
         cron_minutes: spec.cron.minutes().to_owned(),
         cron_hours: spec.cron.hours().to_owned(),
         cron_day_month: spec.cron.day_month().to_owned(),
@@ -233,42 +243,45 @@ fn input(schedule: &RepeatedSchedule) -> RepeatedScheduleInput {
     }
 }
 
-/// How long it stays open.
-fn seconds(spec: &RepeatedSpec) -> u32 {
+/// Duration of a window, in seconds.
+fn duration_seconds(spec: &RepeatedSpec) -> u32 {
     spec.duration.num_seconds().try_into().unwrap_or(u32::MAX)
 }
 
-async fn one(tx: &Tx, schedule: &RepeatedSchedule) -> Answer<RepeatedScheduleResource> {
-    let mut found = resources(tx, std::slice::from_ref(schedule)).await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+async fn load_schedule_resource(
+    tx: &Tx,
+    schedule: &RepeatedSchedule,
+) -> Answer<RepeatedScheduleResource> {
+    let mut resources = load_resources(tx, std::slice::from_ref(schedule)).await?;
+    resources.pop().map(Json).ok_or_else(Problem::internal)
 }
 
-/// Schedules with what they are meant for.
-async fn resources(
+/// REST form of schedules with their targets.
+async fn load_resources(
     tx: &Tx,
     schedules: &[RepeatedSchedule],
 ) -> Result<Vec<RepeatedScheduleResource>, Problem> {
-    let wanted: Vec<_> = schedules.iter().filter_map(|s| s.spec.target).collect();
-    let targets = Targets::find(tx, &wanted).await?;
-    let whole = |schedule| resource(schedule, &targets);
-    Ok(schedules.iter().map(whole).collect())
+    let schedule_targets: Vec<_> = schedules.iter().filter_map(|s| s.spec.target).collect();
+    let targets = ScheduleTargets::load(tx, &schedule_targets).await?;
+    let render = |schedule| resource(schedule, &targets);
+    Ok(schedules.iter().map(render).collect())
 }
 
-fn resource(schedule: &RepeatedSchedule, targets: &Targets) -> RepeatedScheduleResource {
-    let asked = input(schedule);
+fn resource(schedule: &RepeatedSchedule, targets: &ScheduleTargets) -> RepeatedScheduleResource {
+    let input = to_input(schedule);
     let target = targets.fields(schedule.spec.target);
     RepeatedScheduleResource {
         resource_id: schedule.id.to_string(),
         repeated_schedule_id: schedule.id.to_string(),
-        name: asked.name,
-        schedule_status: asked.schedule_status,
-        duration_seconds: asked.duration_seconds,
-        cron_minutes: asked.cron_minutes,
-        cron_hours: asked.cron_hours,
-        cron_day_month: asked.cron_day_month,
-        cron_month: asked.cron_month,
-        cron_day_week: asked.cron_day_week,
-        time_zone: asked.time_zone,
+        name: input.name,
+        schedule_status: input.schedule_status,
+        duration_seconds: input.duration_seconds,
+        cron_minutes: input.cron_minutes,
+        cron_hours: input.cron_hours,
+        cron_day_month: input.cron_day_month,
+        cron_month: input.cron_month,
+        cron_day_week: input.cron_day_week,
+        time_zone: input.time_zone,
         target_host_id: target.host_id,
         target_host: target.host,
         target_site_id: target.site_id,

@@ -13,17 +13,20 @@ use evenkeel_domain::text::Name;
 use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, schedules};
 
-use super::{TARGET, TargetParams, Targets, answer, ids_of, status_from, status_to, target};
-use crate::call::{Call, id_of_path};
+use super::{
+    ScheduleTargets, TARGET_FIELDS, TargetParams, answer_schedules, parse_target, status_from,
+    status_to, target_ids,
+};
+use crate::call::{Call, parse_resource_id};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{ListParams, Listed};
+use crate::listing::{ListParams, Listable};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
 use crate::{App, Inventory};
 
-const WHAT: &str = "single_schedule_resource";
+const RESOURCE_KIND: &str = "single_schedule_resource";
 
-/// List the single schedules.
+/// List single schedules
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/single", tag = "schedules",
     params(InProject, ListParams, TargetParams),
@@ -34,13 +37,12 @@ pub async fn list_single_schedules(
     call: Call,
     params: Params,
 ) -> Result<Response, Problem> {
-    answer(vec![Box::new(Singles)], &app, &call, &params).await
+    answer_schedules(vec![Box::new(SingleSchedules)], &app, &call, &params).await
 }
 
-/// The list of single schedules.
-pub struct Singles;
+pub struct SingleSchedules;
 
-impl Listed for Singles {
+impl Listable for SingleSchedules {
     const RESOURCE: Resource = Resource::SingleSchedule;
     const KEY: &'static str = "singleSchedules";
     type Item = SingleScheduleResource;
@@ -51,15 +53,19 @@ impl Listed for Singles {
         tx: &Tx,
         ids: &[u32],
     ) -> Result<Vec<SingleScheduleResource>, Problem> {
-        let wanted = ids.iter().copied().map(SingleScheduleId::from_bits);
-        let wanted: Vec<_> = wanted.collect();
-        let found = schedules::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |schedule: &SingleSchedule| schedule.id.bits());
-        resources(tx, &found).await
+        let schedule_ids = ids.iter().copied().map(SingleScheduleId::from_bits);
+        let schedule_ids: Vec<_> = schedule_ids.collect();
+        let schedules = schedules::find_many(tx, &schedule_ids).await?;
+        let schedules = in_order(ids, schedules, |schedule: &SingleSchedule| {
+            schedule.id.bits()
+        });
+        load_resources(tx, &schedules).await
     }
 }
 
-/// Make a single schedule.
+/// Create a single schedule
+///
+/// The start must be in the future.
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/schedules/single", tag = "schedules", params(InProject),
     request_body = SingleScheduleInput,
@@ -72,13 +78,13 @@ pub async fn create_single_schedule(
 ) -> Answer<SingleScheduleResource> {
     let tx = app.write(&call).await?;
     let now = app.clock.now();
-    let made = schedules::create(&tx, &spec(&body, None, now)?, now).await?;
-    let answer = one(&tx, &made).await?;
+    let schedule = schedules::create(&tx, &parse_spec(&body, None, now)?, now).await?;
+    let answer = load_schedule_resource(&tx, &schedule).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Show a single schedule.
+/// Get a single schedule
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
     responses((status = 200, description = "The schedule.", body = SingleScheduleResource), Problem),
@@ -89,12 +95,14 @@ pub async fn get_single_schedule(
     Path(path): Path<Item>,
 ) -> Answer<SingleScheduleResource> {
     let tx = app.read(&call).await?;
-    let id: SingleScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    one(&tx, &schedule).await
+    load_schedule_resource(&tx, &schedule).await
 }
 
-/// Describe a single schedule anew. What is left out is emptied. A start that is changed must be in the future.
+/// Replace a single schedule
+///
+/// Fields that are missing are cleared. A new start must be in the future.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
     request_body = SingleScheduleInput,
@@ -107,18 +115,21 @@ pub async fn put_single_schedule(
     Json(body): Json<SingleScheduleInput>,
 ) -> Answer<SingleScheduleResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: SingleScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
     let now = app.clock.now();
-    let spec = spec(&body, Some(&schedule), now)?;
-    let answer = one(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
+    let spec = parse_spec(&body, Some(&schedule), now)?;
+    let answer =
+        load_schedule_resource(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Change a single schedule. A start that is changed must be in the future.
+/// Change a single schedule
+///
+/// Fields that the body does not name stay unchanged. A new start must be in the future.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules",
     params(Item, MaskParams), request_body = SingleScheduleInput,
@@ -132,22 +143,23 @@ pub async fn patch_single_schedule(
     change: Change<SingleScheduleInput>,
 ) -> Answer<SingleScheduleResource> {
     let tx = app.write(&call).await?;
-    // What is there is read under the lock, so that of two changes at once neither is lost.
-    tx.write_wanted().await?;
-    let id: SingleScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    // Read under the lock, so that concurrent changes do not overwrite each other.
+    tx.lock_for_change().await?;
+    let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    let wanted = change.over(&input(&schedule), params.text("fieldMask"))?;
+    let desired = change.apply_to(&to_input(&schedule), params.text("fieldMask"))?;
     let now = app.clock.now();
-    let spec = spec(&wanted, Some(&schedule), now)?;
-    let answer = one(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
+    let spec = parse_spec(&desired, Some(&schedule), now)?;
+    let answer =
+        load_schedule_resource(&tx, &schedules::change(&tx, id, &spec, now).await?).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-/// Delete a single schedule.
+/// Delete a single schedule
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/schedules/single/{resourceId}", tag = "schedules", params(Item),
-    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+    responses((status = 200, description = "The schedule is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_single_schedule(
     State(app): State<App>,
@@ -155,30 +167,31 @@ pub async fn delete_single_schedule(
     Path(path): Path<Item>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let id: SingleScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    let id: SingleScheduleId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     schedules::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-/// What a schedule should be. It may keep a start that is past.
-fn spec(
+/// Parses the input. A start in the past is accepted only if it is unchanged.
+fn parse_spec(
     body: &SingleScheduleInput,
     before: Option<&SingleSchedule>,
     now: Time,
 ) -> Result<SingleSpec, Problem> {
-    let kept = before
+    let unchanged_start = before
         .map(|schedule| schedule.spec.start)
         .filter(|start| from_unix_seconds(body.start_seconds) == Some(*start));
-    let earliest = kept.map_or(now, |start| start - chrono::TimeDelta::seconds(1));
-    let (start, end) = SingleSpec::times(body.start_seconds, body.end_seconds, now.min(earliest))?;
+    let earliest = unchanged_start.map_or(now, |start| start - chrono::TimeDelta::seconds(1));
+    let (start, end) =
+        SingleSpec::parse_times(body.start_seconds, body.end_seconds, now.min(earliest))?;
     Ok(SingleSpec {
         name: Name::parse("name", &body.name)?,
         status: status_from(body.schedule_status),
         start,
         end,
-        target: target(
-            TARGET,
+        target: parse_target(
+            TARGET_FIELDS,
             [
                 &body.target_host_id,
                 &body.target_site_id,
@@ -188,10 +201,10 @@ fn spec(
     })
 }
 
-/// What a schedule is, as it would be asked for.
-fn input(schedule: &SingleSchedule) -> SingleScheduleInput {
+/// The input that describes a schedule.
+fn to_input(schedule: &SingleSchedule) -> SingleScheduleInput {
     let spec = &schedule.spec;
-    let [target_host_id, target_site_id, target_region_id] = ids_of(spec.target);
+    let [target_host_id, target_site_id, target_region_id] = target_ids(spec.target);
     SingleScheduleInput {
         name: spec.name.to_string(),
         schedule_status: status_to(spec.status),
@@ -203,23 +216,26 @@ fn input(schedule: &SingleSchedule) -> SingleScheduleInput {
     }
 }
 
-async fn one(tx: &Tx, schedule: &SingleSchedule) -> Answer<SingleScheduleResource> {
-    let mut found = resources(tx, std::slice::from_ref(schedule)).await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+async fn load_schedule_resource(
+    tx: &Tx,
+    schedule: &SingleSchedule,
+) -> Answer<SingleScheduleResource> {
+    let mut resources = load_resources(tx, std::slice::from_ref(schedule)).await?;
+    resources.pop().map(Json).ok_or_else(Problem::internal)
 }
 
-/// Schedules with what they are meant for.
-async fn resources(
+/// REST form of schedules with their targets.
+async fn load_resources(
     tx: &Tx,
     schedules: &[SingleSchedule],
 ) -> Result<Vec<SingleScheduleResource>, Problem> {
-    let wanted: Vec<_> = schedules.iter().filter_map(|s| s.spec.target).collect();
-    let targets = Targets::find(tx, &wanted).await?;
-    let whole = |schedule| resource(schedule, &targets);
-    Ok(schedules.iter().map(whole).collect())
+    let schedule_targets: Vec<_> = schedules.iter().filter_map(|s| s.spec.target).collect();
+    let targets = ScheduleTargets::load(tx, &schedule_targets).await?;
+    let render = |schedule| resource(schedule, &targets);
+    Ok(schedules.iter().map(render).collect())
 }
 
-fn resource(schedule: &SingleSchedule, targets: &Targets) -> SingleScheduleResource {
+fn resource(schedule: &SingleSchedule, targets: &ScheduleTargets) -> SingleScheduleResource {
     let spec = &schedule.spec;
     let target = targets.fields(spec.target);
     SingleScheduleResource {

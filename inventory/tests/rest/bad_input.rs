@@ -1,5 +1,5 @@
-//! Bad input, one line a case: each has its status and the ancestor's code, none is an error of ours, and none leaves
-//! anything behind.
+//! Bad input, one case a line. Each case has its status and EIM's code; none is an internal error,
+//! and none changes anything.
 
 mod bodies;
 mod cases;
@@ -10,73 +10,73 @@ mod tokens;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::house::{House, KEY, NAMED, id_of, nightly, os_body};
 use crate::statuses::operations;
+use crate::test_server::{ID_PLACEHOLDERS, SSH_KEY, TestServer, nightly, os_body, resource_id};
 
-/// What the paths of a project begin with in the document.
-const PROJECT: &str = "/v1/projects/{projectName}/";
+/// Prefix of the document's paths in a project.
+const PROJECT_PREFIX: &str = "/v1/projects/{projectName}/";
 
-/// A project with something of each kind, to be asked for what cannot be.
-struct Ground {
-    house: House,
-    /// Ids, by what cases call them.
+/// A project with one resource of each kind, as the target of invalid requests.
+struct BadInputFixture {
+    server: TestServer,
+    /// Ids by the name that the cases use.
     ids: Vec<(&'static str, String)>,
-    /// Bodies that are taken as they are, by what is asked with them.
-    good: Vec<(&'static str, Value)>,
-    /// All that could be read of it before.
-    before: Vec<(String, Value)>,
+    /// Valid bodies by request.
+    valid_bodies: Vec<(&'static str, Value)>,
+    /// Everything that can be read of the project, before the invalid requests.
+    initial_state: Vec<(String, Value)>,
 }
 
-impl Ground {
+impl BadInputFixture {
     async fn new() -> Self {
-        let house = House::new().await;
-        let things = house.furnish().await;
-        let mut deep = things.region.clone();
+        let server = TestServer::new().await;
+        let resources = server.seed_resources().await;
+        let mut deep = resources.region.clone();
         for n in 2..=5 {
             let inner = json!({"name": format!("level {n}"), "parentId": deep});
-            deep = made(&house, "regions", inner).await;
+            deep = create(&server, "regions", inner).await;
         }
-        let alone = made(&house, "regions", json!({"name": "alone"})).await;
+        let alone = create(&server, "regions", json!({"name": "alone"})).await;
         let bare = json!({"serialNumber": "BARE12345"});
-        let bare = made(&house, "compute/hosts/register", bare).await;
+        let bare = create(&server, "compute/hosts/register", bare).await;
         let mut image = os_body("Edge 3");
         image["osType"] = json!("OS_TYPE_IMMUTABLE");
-        let image = made(&house, "compute/os", image).await;
+        let image = create(&server, "compute/os", image).await;
         let for_images = json!({
             "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image,
         });
-        let for_images = made(&house, "os-update-policies", for_images).await;
-        for (what, body) in first_day("first") {
-            house.ok(what, Some(body)).await;
+        let for_images = create(&server, "os-update-policies", for_images).await;
+        for (what, body) in provisioning_bodies("first") {
+            server.expect_ok(what, Some(body)).await;
         }
-        let good = good(&house, &bare, &things.os);
-        let before = everything(&house).await;
+        let valid_bodies = valid_bodies(&server, &bare, &resources.os);
+        let initial_state = read_all(&server).await;
         let ids = vec![
-            ("region", things.region),
+            ("region", resources.region),
             ("deep", deep),
             ("alone", alone),
-            ("site", things.site),
-            ("host", things.host),
+            ("site", resources.site),
+            ("host", resources.host),
             ("bare", bare),
-            ("os", things.os),
+            ("os", resources.os),
             ("image", image),
-            ("policy", things.policy),
+            ("policy", resources.policy),
             ("for images", for_images),
-            ("instance", things.instance),
-            ("single", things.schedule),
-            ("repeated", things.repeated),
-            ("run", things.run),
+            ("instance", resources.instance),
+            ("single", resources.schedule),
+            ("repeated", resources.repeated),
+            ("run", resources.run),
         ];
         Self {
-            house,
+            server,
             ids,
-            good,
-            before,
+            valid_bodies,
+            initial_state,
         }
     }
 
-    /// The text of a case with what it names.
-    fn filled(&self, text: &str) -> String {
+    /// The text of a case with its placeholders replaced.
+    fn fill_placeholders(&self, text: &str) -> String {
         let labels: Vec<Value> = (0..101)
             .map(|n| json!({"key": format!("k{n}"), "value": ""}))
             .collect();
@@ -93,30 +93,35 @@ impl Ground {
         text
     }
 
-    /// The good body of what is asked, if there is one, with these members in place of its own.
-    fn spoiled(&self, what: &str, members: &Value) -> Value {
-        let good = self.good.iter().find(|(known, _)| *known == what);
-        let mut body = good.map_or_else(|| json!({}), |(_, body)| body.clone());
+    /// The valid body of a request, if there is one, with these members replaced.
+    fn body_with(&self, what: &str, members: &Value) -> Value {
+        let valid = self
+            .valid_bodies
+            .iter()
+            .find(|(request, _)| *request == what);
+        let mut body = valid.map_or_else(|| json!({}), |(_, body)| body.clone());
         for (name, value) in members.as_object().expect("an object") {
             body[name.as_str()] = value.clone();
         }
         body
     }
 
-    /// What was refused has left nothing behind.
-    async fn stays_as_it_was(&self) {
-        for ((path, before), (_, now)) in self.before.iter().zip(everything(&self.house).await) {
-            assert!(*before == now, "{path} was changed: {now}");
+    /// Checks that the rejected requests changed nothing.
+    async fn assert_unchanged(&self) {
+        for ((path, initial), (_, now)) in
+            self.initial_state.iter().zip(read_all(&self.server).await)
+        {
+            assert!(*initial == now, "{path} was changed: {now}");
         }
     }
 }
 
-async fn made(house: &House, list: &str, body: Value) -> String {
-    id_of(&house.ok(&format!("POST {list}"), Some(body)).await)
+async fn create(server: &TestServer, list: &str, body: Value) -> String {
+    resource_id(&server.expect_ok(&format!("POST {list}"), Some(body)).await)
 }
 
-/// What the first start of a machine takes, under this name.
-fn first_day(name: &str) -> [(&'static str, Value); 3] {
+/// Bodies of the resources for provisioning, all with this name.
+fn provisioning_bodies(name: &str) -> [(&'static str, Value); 3] {
     let provider = json!({
         "providerKind": "PROVIDER_KIND_BAREMETAL", "name": name, "apiEndpoint": "https://loca/api",
     });
@@ -128,20 +133,20 @@ fn first_day(name: &str) -> [(&'static str, Value); 3] {
         ),
         (
             "POST localAccounts",
-            json!({"username": name, "sshKey": KEY}),
+            json!({"username": name, "sshKey": SSH_KEY}),
         ),
     ]
 }
 
-/// A body for everything that can be made.
-fn good(house: &House, host: &str, os: &str) -> Vec<(&'static str, Value)> {
+/// A valid body for each kind of resource.
+fn valid_bodies(server: &TestServer, host: &str, os: &str) -> Vec<(&'static str, Value)> {
     let policy = json!({
         "name": "new", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl",
     });
     let single = json!({
-        "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60),
+        "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": server.seconds(60),
     });
-    let mut good = vec![
+    let mut bodies = vec![
         ("POST regions", json!({"name": "new"})),
         ("POST sites", json!({"name": "new"})),
         ("POST compute/hosts", json!({"name": "new"})),
@@ -159,72 +164,79 @@ fn good(house: &House, host: &str, os: &str) -> Vec<(&'static str, Value)> {
         ("POST schedules/repeated", nightly("")),
         ("POST join-tokens", json!({})),
     ];
-    good.extend(first_day("second"));
-    good
+    bodies.extend(provisioning_bodies("second"));
+    bodies
 }
 
-/// All that can be read of the project without naming anything.
-async fn everything(house: &House) -> Vec<(String, Value)> {
+/// Everything that can be read of the project without an id.
+async fn read_all(server: &TestServer) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (method, path, _) in operations() {
-        let Some(path) = path.strip_prefix(PROJECT).filter(|_| method == "GET") else {
+        let Some(path) = path
+            .strip_prefix(PROJECT_PREFIX)
+            .filter(|_| method == "GET")
+        else {
             continue;
         };
-        // These ask for a name.
+        // These need an id or a name.
         if path.contains('{') || path == "locations" {
             continue;
         }
-        let answer = house.ok(&format!("GET {path}"), None).await;
+        let answer = server.expect_ok(&format!("GET {path}"), None).await;
         all.push((path.to_owned(), answer));
     }
-    assert!(all.len() > 20, "only {} lists are there", all.len());
+    assert!(all.len() > 20, "only {} lists were read", all.len());
     all
 }
 
-/// A path of the document in the project, with an id of whatever it names.
-fn with_id(path: &str, id: &str) -> String {
+/// A path of the document, in the project `ours`, with its id replaced.
+fn fill_id(path: &str, id: &str) -> String {
     let path = path.replace("{projectName}", "ours");
-    NAMED
+    ID_PLACEHOLDERS
         .iter()
-        .fold(path, |path, named| path.replace(named, id))
+        .fold(path, |path, placeholder| path.replace(placeholder, id))
 }
 
-/// What an answer says: its status, its code, and the field or parameter that it is about.
-fn told((status, answer): &(StatusCode, Value)) -> String {
+/// Status, code and field (or parameter) of a response.
+fn describe_response((status, answer): &(StatusCode, Value)) -> String {
     let of = |member: &str| answer[member].as_str().unwrap_or("-").to_owned();
     format!("{} {} {}", status.as_u16(), of("code"), of("field"))
 }
 
-/// The cases that were answered otherwise than they should be.
+/// Counts the cases and collects those with the wrong response.
 #[derive(Default)]
-struct Wrong {
-    tried: usize,
-    cases: Vec<String>,
+struct CaseResults {
+    checked: usize,
+    failures: Vec<String>,
 }
 
-impl Wrong {
-    /// Looks whether a case was told what is wanted.
-    fn look(&mut self, case: &str, told: &str, wanted: &str, answer: &Value) {
-        self.tried += 1;
-        if told != wanted {
+impl CaseResults {
+    /// Compares the response of a case with the expected one.
+    fn check(&mut self, case: &str, actual: &str, expected: &str, answer: &Value) {
+        self.checked += 1;
+        if actual != expected {
             let message = &answer["message"];
-            self.cases.push(format!(
-                "{case:.200}\n  wanted {wanted}\n  told   {told} {message}"
+            self.failures.push(format!(
+                "{case:.200}\n  expected {expected}\n  actual   {actual} {message}"
             ));
         }
     }
 
-    /// There were many cases, and none of them is wrong.
-    fn end(self, at_least: usize) {
-        assert!(self.cases.is_empty(), "{}", self.cases.join("\n"));
-        assert!(self.tried >= at_least, "only {} were tried", self.tried);
+    /// Checks that there were enough cases and that all passed.
+    fn assert_all_passed(self, at_least: usize) {
+        assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
+        assert!(
+            self.checked >= at_least,
+            "only {} cases were checked",
+            self.checked
+        );
     }
 }
 
 #[tokio::test]
-async fn what_the_cases_spoil_is_good() {
-    let ground = Ground::new().await;
-    for (what, body) in &ground.good {
-        ground.house.ok(what, Some(body.clone())).await;
+async fn the_unmodified_bodies_are_accepted() {
+    let fixture = BadInputFixture::new().await;
+    for (what, body) in &fixture.valid_bodies {
+        fixture.server.expect_ok(what, Some(body.clone())).await;
     }
 }

@@ -1,12 +1,13 @@
-//! Providers, configuration of first starts, accounts; and the lists of what is not there.
+//! Providers, custom configurations and local accounts, and the empty lists of absent features.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::house::{House, UUID, Who, os_body, read};
+use crate::test_server::{Caller, TestServer, UUID, os_body, read_json};
 
-const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1L ann@edge";
+const SSH_KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1L ann@edge";
 
 fn provider() -> Value {
     json!({
@@ -20,10 +21,10 @@ fn config() -> Value {
 }
 
 fn account() -> Value {
-    json!({"username": "ann", "sshKey": KEY})
+    json!({"username": "ann", "sshKey": SSH_KEY})
 }
 
-/// Of each kind: its list, what is made, its other id if it has one, and what it is called.
+/// Of each kind: list, body, alias of the id if there is one, and the name in messages.
 fn kinds() -> [(&'static str, Value, Option<&'static str>, &'static str); 3] {
     [
         (
@@ -43,77 +44,89 @@ fn kinds() -> [(&'static str, Value, Option<&'static str>, &'static str); 3] {
 }
 
 #[tokio::test]
-async fn each_is_made_read_listed_and_deleted_and_never_changed() {
-    let house = House::new().await;
+async fn each_kind_can_be_created_read_listed_and_deleted_but_not_changed() {
+    let server = TestServer::new().await;
     for (list, body, alias, what) in kinds() {
-        let made = house.ok(&format!("POST {list}"), Some(body.clone())).await;
-        let id = made["resourceId"].as_str().expect("an id").to_owned();
-        let mut wanted = body.clone();
-        wanted["resourceId"] = json!(id);
+        let created = server
+            .expect_ok(&format!("POST {list}"), Some(body.clone()))
+            .await;
+        let id = created["resourceId"].as_str().expect("an id").to_owned();
+        let mut expected = body.clone();
+        expected["resourceId"] = json!(id);
         let noon = "2026-03-01T12:00:00Z";
-        wanted["timestamps"] = json!({"createdAt": noon, "updatedAt": noon});
+        expected["timestamps"] = json!({"createdAt": noon, "updatedAt": noon});
         if let Some(alias) = alias {
-            wanted[alias] = json!(id);
+            expected[alias] = json!(id);
         }
-        assert_eq!(made, wanted);
-        let one = format!("{list}/{id}");
-        assert_eq!(house.ok(&format!("GET {one}"), None).await, made);
-        let all = json!({list: [made], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
-        assert_eq!(house.ok(&format!("GET {list}"), None).await, all);
-        let page = house.ok(&format!("GET {list}?pageSize=5"), None).await;
+        assert_eq!(created, expected);
+        let item = format!("{list}/{id}");
+        assert_eq!(
+            server.expect_ok(&format!("GET {item}"), None).await,
+            created
+        );
+        let all =
+            json!({list: [created], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
+        assert_eq!(server.expect_ok(&format!("GET {list}"), None).await, all);
+        let page = server
+            .expect_ok(&format!("GET {list}?pageSize=5"), None)
+            .await;
         assert_eq!(page, all);
 
         for method in ["PUT", "PATCH"] {
-            let (status, _) = house
-                .ours(&format!("{method} {one}"), Some(json!({})))
+            let (status, _) = server
+                .request_as_writer(&format!("{method} {item}"), Some(json!({})))
                 .await;
-            assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {one}");
+            assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {item}");
         }
-        let (status, problem) = house.ours(&format!("POST {list}"), Some(body)).await;
+        let (status, problem) = server
+            .request_as_writer(&format!("POST {list}"), Some(body))
+            .await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{list}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{list}: {problem}");
 
-        let delete = format!("DELETE {one}");
-        assert_eq!(house.ok(&delete, None).await, json!({}));
-        for gone in [delete, format!("GET {one}")] {
-            let (status, problem) = house.ours(&gone, None).await;
-            assert_eq!(status, StatusCode::NOT_FOUND, "{gone}");
-            assert_eq!(problem["message"], format!("{what} not found"), "{gone}");
+        let delete = format!("DELETE {item}");
+        assert_eq!(server.expect_ok(&delete, None).await, json!({}));
+        for request in [delete, format!("GET {item}")] {
+            let (status, problem) = server.request_as_writer(&request, None).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{request}");
+            assert_eq!(problem["message"], format!("{what} not found"), "{request}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_client_may_send_back_what_it_was_given() {
-    let house = House::new().await;
+async fn a_client_may_send_back_the_resource_that_it_received() {
+    let server = TestServer::new().await;
     for (list, body, _, _) in kinds() {
-        let made = house.ok(&format!("POST {list}"), Some(body)).await;
-        let id = made["resourceId"].as_str().expect("an id");
-        house.ok(&format!("DELETE {list}/{id}"), None).await;
-        let again = house.ok(&format!("POST {list}"), Some(made.clone())).await;
-        assert_ne!(again["resourceId"], made["resourceId"], "{list}");
+        let created = server.expect_ok(&format!("POST {list}"), Some(body)).await;
+        let id = created["resourceId"].as_str().expect("an id");
+        server.expect_ok(&format!("DELETE {list}/{id}"), None).await;
+        let again = server
+            .expect_ok(&format!("POST {list}"), Some(created.clone()))
+            .await;
+        assert_ne!(again["resourceId"], created["resourceId"], "{list}");
     }
 }
 
 #[tokio::test]
-async fn the_legacy_form_reaches_them() {
-    let house = House::new().await;
-    let token = house.token(Who::Reader).expect("a token");
+async fn the_legacy_form_serves_the_same_lists() {
+    let server = TestServer::new().await;
+    let token = server.token(Caller::Reader).expect("a token");
     for (list, body, _, _) in kinds() {
-        let made = house.ok(&format!("POST {list}"), Some(body)).await;
+        let created = server.expect_ok(&format!("POST {list}"), Some(body)).await;
         let request = Request::get(format!("/edge-infra.orchestrator.apis/v2/{list}"))
             .header("authorization", format!("Bearer {token}"))
-            .header("ActiveProjectID", house.ours.to_string());
+            .header("ActiveProjectID", server.ours.to_string());
         let request = request.body(Body::empty()).expect("a request");
-        let (status, answer) = read(house.send(request).await).await;
+        let (status, answer) = read_json(server.send(request).await).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
-        assert_eq!(answer[list], json!([made]));
+        assert_eq!(answer[list], json!([created]));
     }
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_of_its_field() {
-    let house = House::new().await;
+async fn an_invalid_body_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let with = |mut body: Value, field: &str, value: Value| {
         body[field] = value;
         body
@@ -160,45 +173,49 @@ async fn what_is_wrong_is_said_of_its_field() {
         ),
         (
             2,
-            with(account(), "sshKey", json!(format!("{KEY}\n{KEY}"))),
+            with(account(), "sshKey", json!(format!("{SSH_KEY}\n{SSH_KEY}"))),
             "sshKey",
         ),
         (2, json!({"username": "ann"}), "sshKey"),
     ] {
         let list = kinds()[list].0;
-        let shown = body.to_string();
-        let (status, problem) = house.ours(&format!("POST {list}"), Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{shown}: {problem}");
-        assert_eq!(problem["code"], "InvalidArgument", "{shown}: {problem}");
-        assert_eq!(problem["field"], field, "{shown}: {problem}");
+        let input = body.to_string();
+        let (status, problem) = server
+            .request_as_writer(&format!("POST {list}"), Some(body))
+            .await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
+        assert_eq!(problem["code"], "InvalidArgument", "{input}: {problem}");
+        assert_eq!(problem["field"], field, "{input}: {problem}");
     }
     for (list, ..) in kinds() {
-        let answer = house.ok(&format!("GET {list}"), None).await;
+        let answer = server.expect_ok(&format!("GET {list}"), None).await;
         assert_eq!(answer["totalElements"], 0, "something was written");
     }
 }
 
 #[tokio::test]
-async fn they_are_filtered_and_ordered() {
-    let house = House::new().await;
+async fn lists_are_filtered_and_ordered() {
+    let server = TestServer::new().await;
     for name in ["ann", "bob", "bobby"] {
-        let body = json!({"username": name, "sshKey": KEY});
-        house.ok("POST localAccounts", Some(body)).await;
+        let body = json!({"username": name, "sshKey": SSH_KEY});
+        server.expect_ok("POST localAccounts", Some(body)).await;
     }
-    let found = house
-        .ok(
+    let answer = server
+        .expect_ok(
             "GET localAccounts?filter=username=%22BOB%22&orderBy=username%20desc",
             None,
         )
         .await;
-    let names: Vec<_> = found["localAccounts"]
+    let names: Vec<_> = answer["localAccounts"]
         .as_array()
         .expect("a list")
         .iter()
         .map(|account| &account["username"])
         .collect();
     assert_eq!(names, ["bobby", "bob"]);
-    let (status, problem) = house.ours("GET providers?filter=colour=red", None).await;
+    let (status, problem) = server
+        .request_as_writer("GET providers?filter=colour=red", None)
+        .await;
     assert_eq!(
         (status, &problem["field"]),
         (StatusCode::BAD_REQUEST, &json!("filter"))
@@ -206,39 +223,45 @@ async fn they_are_filtered_and_ordered() {
 }
 
 #[tokio::test]
-async fn what_an_instance_was_made_with_stays_with_it() {
-    let house = House::new().await;
+async fn resources_used_by_an_instance_cannot_be_deleted() {
+    let server = TestServer::new().await;
     let id = |answer: &Value| answer["resourceId"].as_str().expect("an id").to_owned();
-    let config = id(&house.ok("POST customConfigs", Some(config())).await);
-    let account = id(&house.ok("POST localAccounts", Some(account())).await);
+    let config = id(&server.expect_ok("POST customConfigs", Some(config())).await);
+    let account = id(&server
+        .expect_ok("POST localAccounts", Some(account()))
+        .await);
     let host = json!({"name": "edge-01", "uuid": UUID, "autoOnboard": true});
-    let host = id(&house.ok("POST compute/hosts/register", Some(host)).await);
-    let os = id(&house
-        .ok("POST compute/os", Some(os_body("Debian 12")))
+    let host = id(&server
+        .expect_ok("POST compute/hosts/register", Some(host))
+        .await);
+    let os = id(&server
+        .expect_ok("POST compute/os", Some(os_body("Debian 12")))
         .await);
     let instance = json!({
         "hostID": host, "osID": os, "localAccountID": account, "customConfigID": [config],
     });
-    let instance = id(&house.ok("POST compute/instances", Some(instance)).await);
+    let instance = id(&server
+        .expect_ok("POST compute/instances", Some(instance))
+        .await);
     let in_use = [
         format!("DELETE customConfigs/{config}"),
         format!("DELETE localAccounts/{account}"),
     ];
     for delete in &in_use {
-        let (status, problem) = house.ours(delete, None).await;
+        let (status, problem) = server.request_as_writer(delete, None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{delete}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{delete}: {problem}");
     }
     let delete = format!("DELETE compute/instances/{instance}");
-    house.ok(&delete, None).await;
+    server.expect_ok(&delete, None).await;
     for delete in &in_use {
-        house.ok(delete, None).await;
+        server.expect_ok(delete, None).await;
     }
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_an_empty_list() {
-    let house = House::new().await;
+async fn absent_features_have_empty_lists() {
+    let server = TestServer::new().await;
     for (path, key) in [
         ("compute/workloads", "workloads"),
         ("workloads", "workloads"),
@@ -254,21 +277,23 @@ async fn what_is_not_there_is_an_empty_list() {
             "",
             "?pageSize=20&offset=0&filter=kind=WORKLOAD_KIND_CLUSTER",
         ] {
-            let answer = house.ok(&format!("GET {path}{query}"), None).await;
-            let nothing =
+            let answer = server.expect_ok(&format!("GET {path}{query}"), None).await;
+            let empty_list =
                 json!({key: [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
-            assert_eq!(answer, nothing, "{path}{query}");
+            assert_eq!(answer, empty_list, "{path}{query}");
         }
         let what = format!("GET /v1/projects/ours/{path}");
-        for (who, wanted) in [
-            (Who::Nobody, StatusCode::UNAUTHORIZED),
-            (Who::Foreigner, StatusCode::FORBIDDEN),
-            (Who::Reader, StatusCode::OK),
+        for (caller, expected) in [
+            (Caller::Anonymous, StatusCode::UNAUTHORIZED),
+            (Caller::Foreigner, StatusCode::FORBIDDEN),
+            (Caller::Reader, StatusCode::OK),
         ] {
-            let (status, answer) = house.ask(who, &what, None).await;
-            assert_eq!(status, wanted, "{what} as {who:?}: {answer}");
+            let (status, answer) = server.request_as(caller, &what, None).await;
+            assert_eq!(status, expected, "{what} as {caller:?}: {answer}");
         }
-        let (status, problem) = house.ours(&format!("GET {path}?pageSize=0"), None).await;
+        let (status, problem) = server
+            .request_as_writer(&format!("GET {path}?pageSize=0"), None)
+            .await;
         assert_eq!(
             (status, &problem["field"]),
             (StatusCode::BAD_REQUEST, &json!("pageSize"))

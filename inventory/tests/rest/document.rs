@@ -33,7 +33,7 @@ fn the_document_lists_every_operation_once() {
 }
 
 #[test]
-fn answers_promise_every_field_and_questions_only_what_they_need() {
+fn responses_require_every_field_and_requests_only_the_mandatory_fields() {
     let document = serde_json::to_value(document()).expect("JSON");
     let schemas = &document["components"]["schemas"];
     let required = |name: &str| schemas[name]["required"].as_array().map_or(0, Vec::len);
@@ -64,7 +64,7 @@ fn answers_promise_every_field_and_questions_only_what_they_need() {
 }
 
 #[test]
-fn within_questions_and_in_changes_only_what_must_be_said_is_required() {
+fn nested_inputs_and_changes_require_only_the_mandatory_fields() {
     let document = serde_json::to_value(document()).expect("JSON");
     let schemas = &document["components"]["schemas"];
     assert_eq!(schemas["PackageRulesInput"].get("required"), None);

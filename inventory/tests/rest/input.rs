@@ -1,4 +1,4 @@
-//! Bad input: the reference's status, and the field by its name.
+//! Bad input: EIM's status, and the name of the field.
 
 use std::time::Duration;
 
@@ -7,24 +7,26 @@ use axum::http::{Request, StatusCode};
 use evenkeel_inventory::Settings;
 use serde_json::{Value, json};
 
-use crate::house::{House, Who, nightly, os_body, read};
+use crate::test_server::{Caller, TestServer, nightly, os_body, read_json};
 
-/// Asks for each body, which must be refused with the name of its field, and nothing may have been written.
-async fn refused(house: &House, path: &str, list: &str, cases: Vec<(Value, &str)>) {
+/// Sends each body. Each must be rejected with the name of its field, and nothing may be written.
+async fn assert_rejected(server: &TestServer, path: &str, list: &str, cases: Vec<(Value, &str)>) {
     for (body, field) in cases {
-        let shown = body.to_string();
-        let (status, problem) = house.ours(&format!("POST {path}"), Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{shown}: {problem}");
-        assert_eq!(problem["code"], "InvalidArgument", "{shown}: {problem}");
-        assert_eq!(problem["field"], field, "{shown}: {problem}");
+        let input = body.to_string();
+        let (status, problem) = server
+            .request_as_writer(&format!("POST {path}"), Some(body))
+            .await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{input}: {problem}");
+        assert_eq!(problem["code"], "InvalidArgument", "{input}: {problem}");
+        assert_eq!(problem["field"], field, "{input}: {problem}");
     }
-    let answer = house.ok(&format!("GET {list}"), None).await;
+    let answer = server.expect_ok(&format!("GET {list}"), None).await;
     assert_eq!(answer["totalElements"], 0, "something was written");
 }
 
 #[tokio::test]
-async fn a_bad_host_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_host_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let long = "a".repeat(21);
     let cases = vec![
         (json!({"name": "x"}), "uuid"),
@@ -38,23 +40,23 @@ async fn a_bad_host_is_refused_with_its_field() {
         (json!({"serialNumber": 7}), "serialNumber"),
         (json!({"autoOnboard": "yes"}), "autoOnboard"),
     ];
-    refused(&house, "compute/hosts/register", "compute/hosts", cases).await;
+    assert_rejected(&server, "compute/hosts/register", "compute/hosts", cases).await;
 }
 
 #[tokio::test]
-async fn a_bad_instance_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_instance_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let cases = vec![
         (json!({"hostID": "host-00000001"}), "osID"),
         (json!({"hostID": "", "osID": "os-00000001"}), "hostID"),
         (json!({"hostID": "host-1", "osID": "os-00000001"}), "hostID"),
     ];
-    refused(&house, "compute/instances", "compute/instances", cases).await;
+    assert_rejected(&server, "compute/instances", "compute/instances", cases).await;
 }
 
 #[tokio::test]
-async fn a_bad_operating_system_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_operating_system_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let with = |field: &str, value: Value| {
         let mut body = os_body("x");
         body[field] = value;
@@ -68,17 +70,17 @@ async fn a_bad_operating_system_is_refused_with_its_field() {
         (with("metadata", json!("[]")), "metadata"),
         (with("imageUrl", json!("\u{0}")), "imageUrl"),
     ];
-    refused(&house, "compute/os", "compute/os", cases).await;
+    assert_rejected(&server, "compute/os", "compute/os", cases).await;
 }
 
 #[tokio::test]
-async fn a_bad_policy_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_policy_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let latest =
         json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "updatePackages": "jq"});
     let offline = |days: u32| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "offlineDays": days});
-    let wishing = |packages: &str| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": packages});
-    let ruled = |rules: Value| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
+    let with_packages = |packages: &str| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": packages});
+    let with_rules = |rules: Value| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
     let cases = vec![
         (json!({"updatePolicy": "UPDATE_POLICY_LATEST"}), "name"),
         (
@@ -87,30 +89,36 @@ async fn a_bad_policy_is_refused_with_its_field() {
         ),
         (json!({"name": "p"}), "updatePolicy"),
         (latest, "updatePolicy"),
-        (wishing(""), "updatePolicy"),
-        (wishing("curl;reboot"), "updatePackages"),
-        (wishing("curl=not a version"), "updatePackages"),
-        (wishing("curl\ncurl"), "updatePackages"),
+        (with_packages(""), "updatePolicy"),
+        (with_packages("curl;reboot"), "updatePackages"),
+        (with_packages("curl=not a version"), "updatePackages"),
+        (with_packages("curl\ncurl"), "updatePackages"),
         (offline(366), "offlineDays"),
         (
-            ruled(json!({"suites": ["a;reboot"]})),
+            with_rules(json!({"suites": ["a;reboot"]})),
             "packageRules.suites",
         ),
-        (ruled(json!({"exclude": ["-o"]})), "packageRules.exclude"),
-        (ruled(json!({"minAgeDays": 366})), "packageRules.minAgeDays"),
         (
-            ruled(json!({"downloadBytesPerSecond": 1})),
+            with_rules(json!({"exclude": ["-o"]})),
+            "packageRules.exclude",
+        ),
+        (
+            with_rules(json!({"minAgeDays": 366})),
+            "packageRules.minAgeDays",
+        ),
+        (
+            with_rules(json!({"downloadBytesPerSecond": 1})),
             "packageRules.downloadBytesPerSecond",
         ),
     ];
-    refused(&house, "os-update-policies", "os-update-policies", cases).await;
+    assert_rejected(&server, "os-update-policies", "os-update-policies", cases).await;
 }
 
 #[tokio::test]
-async fn a_bad_schedule_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_schedule_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let with = |field: &str, value: Value| {
-        let start = house.seconds(60);
+        let start = server.seconds(60);
         let mut body =
             json!({"scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": start});
         body[field] = value;
@@ -120,24 +128,24 @@ async fn a_bad_schedule_is_refused_with_its_field() {
     both["targetRegionId"] = json!("region-00000001");
     let cases = vec![
         (
-            with("startSeconds", json!(house.seconds(0))),
+            with("startSeconds", json!(server.seconds(0))),
             "startSeconds",
         ),
         (with("startSeconds", json!(-1)), "startSeconds"),
-        (with("endSeconds", json!(house.seconds(60))), "endSeconds"),
-        (with("endSeconds", json!(house.seconds(30))), "endSeconds"),
+        (with("endSeconds", json!(server.seconds(60))), "endSeconds"),
+        (with("endSeconds", json!(server.seconds(30))), "endSeconds"),
         (with("endSeconds", json!(0)), "endSeconds"),
         (with("targetSiteId", json!("host-00000001")), "targetSiteId"),
         (with("targetHostId", json!("site-00000001")), "targetHostId"),
         (both, "targetRegionId"),
         (with("scheduleStatus", json!("NOW")), "scheduleStatus"),
     ];
-    refused(&house, "schedules/single", "compute/schedules", cases).await;
+    assert_rejected(&server, "schedules/single", "compute/schedules", cases).await;
 }
 
 #[tokio::test]
-async fn a_bad_repeated_schedule_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_repeated_schedule_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let with = |field: &str, value: Value| {
         let mut body = nightly("");
         body[field] = value;
@@ -164,12 +172,12 @@ async fn a_bad_repeated_schedule_is_refused_with_its_field() {
         (with("scheduleStatus", json!("X")), "scheduleStatus"),
         (with("name", json!("a;b")), "name"),
     ];
-    refused(&house, "schedules/repeated", "schedules/repeated", cases).await;
+    assert_rejected(&server, "schedules/repeated", "schedules/repeated", cases).await;
 }
 
 #[tokio::test]
-async fn a_bad_place_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_location_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let labels = |pairs: &[(&str, &str)]| {
         let item = |(key, value): &(&str, &str)| json!({"key": key, "value": value});
         json!({"metadata": pairs.iter().map(item).collect::<Vec<_>>()})
@@ -184,7 +192,7 @@ async fn a_bad_place_is_refused_with_its_field() {
         (json!({"metadata": [{"key": "a"}]}), "metadata[0]"),
         (json!({"colour": "red"}), "colour"),
     ];
-    refused(&house, "regions", "regions", region).await;
+    assert_rejected(&server, "regions", "regions", region).await;
     let site = vec![
         (json!({"regionId": "region-1"}), "regionId"),
         (json!({"siteLat": 900_000_001}), "siteLat"),
@@ -192,17 +200,17 @@ async fn a_bad_place_is_refused_with_its_field() {
         (json!({"siteLat": 3_000_000_000_u32}), "siteLat"),
         (json!({"siteLat": 1.5}), "siteLat"),
     ];
-    refused(&house, "sites", "sites", site).await;
+    assert_rejected(&server, "sites", "sites", site).await;
 }
 
 #[tokio::test]
-async fn what_people_want_is_refused_with_its_field_if_it_makes_no_sense() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let assign = format!("PUT assignments/{}", things.region);
-    let order = format!("PUT compute/instances/{}/order", things.instance);
+async fn a_bad_assignment_pause_order_or_setting_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let assign = format!("PUT assignments/{}", resources.region);
+    let order = format!("PUT compute/instances/{}/order", resources.instance);
     let policy = |field: &str, value: Value| {
-        let mut body = json!({"osUpdatePolicyId": things.policy});
+        let mut body = json!({"osUpdatePolicyId": resources.policy});
         body[field] = value;
         body
     };
@@ -259,7 +267,7 @@ async fn what_people_want_is_refused_with_its_field_if_it_makes_no_sense() {
             "anyScheduleStatus",
         ),
     ] {
-        let (status, problem) = house.ours(what, Some(body)).await;
+        let (status, problem) = server.request_as_writer(what, Some(body)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
         assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
         assert_eq!(problem["field"], field, "{what}: {problem}");
@@ -267,19 +275,21 @@ async fn what_people_want_is_refused_with_its_field_if_it_makes_no_sense() {
 }
 
 #[tokio::test]
-async fn a_limit_that_could_not_be_kept_as_it_is_is_refused_with_its_field() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let path = format!("assignments/{}", things.region);
+async fn a_limit_that_does_not_fit_the_database_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = format!("assignments/{}", resources.region);
     for field in ["maxConcurrent", "stopAfterFailures"] {
-        let mut body = json!({"osUpdatePolicyId": things.policy});
+        let mut body = json!({"osUpdatePolicyId": resources.policy});
         body[field] = json!(i32::MAX);
-        let kept = house.ok(&format!("PUT {path}"), Some(body.clone())).await;
-        assert_eq!(kept[field], i32::MAX);
+        let stored = server
+            .expect_ok(&format!("PUT {path}"), Some(body.clone()))
+            .await;
+        assert_eq!(stored[field], i32::MAX);
         body[field] = json!(2_147_483_648_u32);
         for method in ["PUT", "PATCH"] {
             let what = format!("{method} {path}");
-            let (status, problem) = house.ours(&what, Some(body.clone())).await;
+            let (status, problem) = server.request_as_writer(&what, Some(body.clone())).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
             assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
             assert_eq!(problem["field"], field, "{what}: {problem}");
@@ -288,20 +298,20 @@ async fn a_limit_that_could_not_be_kept_as_it_is_is_refused_with_its_field() {
 }
 
 #[tokio::test]
-async fn a_bad_join_token_is_refused_with_its_field() {
-    let house = House::new().await;
+async fn a_bad_join_token_is_rejected_with_its_field() {
+    let server = TestServer::new().await;
     let cases = vec![
         (json!({"lifetimeSeconds": 0}), "lifetimeSeconds"),
         (json!({"lifetimeSeconds": 40_000_000}), "lifetimeSeconds"),
         (json!({"name": "a;b"}), "name"),
     ];
-    refused(&house, "join-tokens", "join-tokens", cases).await;
+    assert_rejected(&server, "join-tokens", "join-tokens", cases).await;
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_json_object_is_refused() {
-    let house = House::new().await;
-    let token = house.token(Who::Writer).expect("a token");
+async fn a_body_that_is_no_json_object_is_rejected() {
+    let server = TestServer::new().await;
+    let token = server.token(Caller::Writer).expect("a token");
     let deep = "[".repeat(100_000);
     for (body, media_type) in [
         ("", "application/json"),
@@ -319,68 +329,70 @@ async fn a_body_that_is_no_json_object_is_refused() {
         let request = request
             .body(Body::from(body.to_owned()))
             .expect("a request");
-        let (status, problem) = read(house.send(request).await).await;
+        let (status, problem) = read_json(server.send(request).await).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(problem["code"], "InvalidArgument");
     }
 }
 
 #[tokio::test]
-async fn a_body_larger_than_it_may_be_is_refused() {
-    let house = House::with(Settings {
+async fn a_body_above_the_limit_is_rejected() {
+    let server = TestServer::with_settings(Settings {
         body_limit: 1_000,
         ..Settings::default()
     })
     .await;
     let body = json!({"name": "x".repeat(2_000)});
-    let (status, problem) = house.ours("POST compute/hosts/register", Some(body)).await;
+    let (status, problem) = server
+        .request_as_writer("POST compute/hosts/register", Some(body))
+        .await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(problem["code"], "ResourceExhausted");
 }
 
 #[tokio::test]
-async fn a_client_that_is_too_slow_is_told_so() {
+async fn a_slow_client_gets_a_timeout() {
     let settings = Settings {
         request_timeout: Duration::from_millis(50),
         ..Settings::default()
     };
-    let house = House::with(settings).await;
-    let token = house.token(Who::Writer).expect("a token");
+    let server = TestServer::with_settings(settings).await;
+    let token = server.token(Caller::Writer).expect("a token");
     let request = Request::post("/v1/projects/ours/compute/hosts/register")
         .header("authorization", format!("Bearer {token}"))
         .body(Body::from_stream(futures_util::stream::pending::<
             Result<Bytes, std::convert::Infallible>,
         >()));
-    let (status, problem) = read(house.send(request.expect("a request")).await).await;
+    let (status, problem) = read_json(server.send(request.expect("a request")).await).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(problem["message"], "request timeout");
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_told() {
-    let house = House::new().await;
-    house.store.close().await;
-    let (status, problem) = house.ours("GET compute/hosts", None).await;
+async fn an_unreachable_database_is_reported_as_unavailable() {
+    let server = TestServer::new().await;
+    server.store.close().await;
+    let (status, problem) = server.request_as_writer("GET compute/hosts", None).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(problem["code"], "Unavailable");
 }
 
 #[tokio::test]
-async fn the_form_of_a_request_is_judged_before_who_asks() {
-    let house = House::new().await;
+async fn the_form_of_a_request_is_checked_before_the_caller() {
+    let server = TestServer::new().await;
     let bad = Some(json!({"colour": "red"}));
-    let (status, _) = house
-        .ask(
-            Who::Nobody,
+    let (status, _) = server
+        .request_as(
+            Caller::Anonymous,
             "POST /v1/projects/ours/compute/hosts/register",
             bad,
         )
         .await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     let rule = Some(json!({"name": "x"}));
-    let (status, _) = house
-        .ask(
-            Who::Reader,
+    let (status, _) = server
+        .request_as(
+            Caller::Reader,
             "POST /v1/projects/ours/compute/hosts/register",
             rule,
         )

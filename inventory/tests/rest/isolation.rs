@@ -1,34 +1,36 @@
-//! Nothing of one project is seen or touched from another, whichever way it is tried.
+//! No caller of one project reads or changes anything of another, on any path.
 
+mod attack_context;
 mod attempts;
 mod bodies;
-mod dice;
 mod filters;
-mod mistaken;
+mod rng;
 mod secrets;
-mod side;
-mod world;
+mod swapped_scopes;
+mod test_project;
 
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
-use evenkeel_store::testing::rows_of;
+use evenkeel_store::testing::tenant_rows;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::house::{House, Things, Who, legacy, names_a_thing, nightly, os_body, read};
-use crate::statuses::{body, operations, query};
-use attempts::attempt;
-use dice::Dice;
-use side::Side;
-use world::World;
+use crate::statuses::{operations, request_body, required_query};
+use crate::test_server::{
+    Caller, ResourceIds, TestServer, has_id_placeholder, legacy_path, nightly, os_body, read_json,
+};
+use attack_context::AttackContext;
+use attempts::random_attempt;
+use rng::Rng;
+use test_project::TestProject;
 
-/// How often somebody of each project tries to get at the other one.
-const TRIES: usize = 5_200;
+/// Attempts of each project to reach the other one.
+const ATTEMPTS_PER_PROJECT: usize = 5_200;
 
-/// The seed of this time: another one each time, unless `ISOLATION_SEED` says which.
+/// The seed of the random attempts: `ISOLATION_SEED` if it is set, otherwise a new one each time.
 #[expect(clippy::disallowed_methods, reason = "a test has no configuration")]
-fn seed() -> u64 {
+fn rng_seed() -> u64 {
     match std::env::var("ISOLATION_SEED") {
         Ok(seed) => seed.parse().expect("ISOLATION_SEED is a number"),
         Err(_) => Uuid::new_v4().as_u64_pair().1,
@@ -36,32 +38,37 @@ fn seed() -> u64 {
 }
 
 #[tokio::test]
-async fn whatever_is_tried_nothing_of_another_project_is_told_or_changed() {
-    let seed = seed();
+async fn no_attempt_reads_or_changes_another_project() {
+    let seed = rng_seed();
     println!("ISOLATION_SEED={seed}");
-    let house = House::new().await;
-    let walruses = Side::settle(&house, Who::Writer).await;
-    let penguins = Side::settle(&house, Who::Foreigner).await;
-    let mut dice = Dice::new(seed);
+    let server = TestServer::new().await;
+    let walruses = TestProject::set_up(&server, Caller::Writer).await;
+    let penguins = TestProject::set_up(&server, Caller::Foreigner).await;
+    let mut rng = Rng::new(seed);
     for (attacker, victim) in [(&walruses, &penguins), (&penguins, &walruses)] {
-        let world = World::new(&house, attacker, victim).await;
-        let before = rows_of(&house.store, victim.tenant).await;
-        let attempts: Vec<_> = (0..TRIES).map(|_| attempt(&mut dice, &world)).collect();
-        let wrong = world.try_all(&attempts).await;
-        let some: Vec<_> = wrong.iter().take(5).collect();
-        let count = wrong.len();
+        let context = AttackContext::new(&server, attacker, victim).await;
+        let before = tenant_rows(&server.store, victim.tenant).await;
+        let attempts: Vec<_> = (0..ATTEMPTS_PER_PROJECT)
+            .map(|_| random_attempt(&mut rng, &context))
+            .collect();
+        let failures = context.try_all(&attempts).await;
+        let sample: Vec<_> = failures.iter().take(5).collect();
+        let count = failures.len();
         assert!(
-            wrong.is_empty(),
-            "seed {seed}: {count} are wrong: {some:#?}"
+            failures.is_empty(),
+            "seed {seed}: {count} are wrong: {sample:#?}"
         );
-        let compared = world.compared.load(Ordering::Relaxed);
-        assert!(compared > TRIES / 20, "only {compared} were compared");
-        let after = rows_of(&house.store, victim.tenant).await;
+        let compared = context.compared.load(Ordering::Relaxed);
+        assert!(
+            compared > ATTEMPTS_PER_PROJECT / 20,
+            "only {compared} were compared"
+        );
+        let after = tenant_rows(&server.store, victim.tenant).await;
         let changed: Vec<_> = after.iter().filter(|row| !before.contains(row)).collect();
         assert!(changed.is_empty(), "seed {seed}: {changed:#?}");
-        assert_eq!(after.len(), before.len(), "seed {seed}: something is gone");
+        assert_eq!(after.len(), before.len(), "seed {seed}: rows are gone");
         println!(
-            "{TRIES} tries of {}, {compared} compared with nothing",
+            "{ATTEMPTS_PER_PROJECT} attempts of {}, {compared} compared with unused ids",
             attacker.name
         );
     }
@@ -69,42 +76,42 @@ async fn whatever_is_tried_nothing_of_another_project_is_told_or_changed() {
 
 #[tokio::test]
 async fn a_foreigner_gets_nothing_through_any_path() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    house.want(&things).await;
-    let before = rows_of(&house.store, house.ours).await;
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    server.seed_update_controls(&resources).await;
+    let before = tenant_rows(&server.store, server.ours).await;
     let mut tried = 0;
     for (method, path, operation) in operations() {
         if !path.contains("{projectName}") {
             continue;
         }
-        let body = || body(&operation, &things, &house);
-        let query = query(&operation);
-        // By the name of the project that the things are in.
-        let what = format!("{method} {}{query}", things.fill(&path, "ours"));
-        let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
+        let body = || request_body(&operation, &resources, &server);
+        let query = required_query(&operation);
+        // With the name of the project that owns the resources.
+        let what = format!("{method} {}{query}", resources.fill(&path, "ours"));
+        let (status, answer) = server.request_as(Caller::Foreigner, &what, body()).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
-        // By the foreigner's own project, with the ids of the things.
-        if names_a_thing(&path) {
-            let what = format!("{method} {}{query}", things.fill(&path, "theirs"));
-            let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
+        // With the name of the foreigner's own project and the ids of the resources.
+        if has_id_placeholder(&path) {
+            let what = format!("{method} {}{query}", resources.fill(&path, "theirs"));
+            let (status, answer) = server.request_as(Caller::Foreigner, &what, body()).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{what}: {answer}");
         }
         tried += 1;
     }
     assert!(tried > 90, "only {tried} operations were tried");
-    let after = rows_of(&house.store, house.ours).await;
+    let after = tenant_rows(&server.store, server.ours).await;
     assert_eq!(after, before, "something was changed");
 }
 
 #[tokio::test]
-async fn what_no_project_can_be_called_is_an_unknown_project() {
-    let house = House::new().await;
+async fn an_impossible_project_name_is_an_unknown_project() {
+    let server = TestServer::new().await;
     for name in ["%00", "ours%00", "%FF", "Ours", "nobodys"] {
         for path in ["", "/compute/hosts", "/os-update-runs"] {
             let what = format!("GET /v1/projects/{name}{path}");
-            for who in [Who::Foreigner, Who::Writer, Who::Administrator] {
-                let (status, answer) = house.ask(who, &what, None).await;
+            for caller in [Caller::Foreigner, Caller::Writer, Caller::Administrator] {
+                let (status, answer) = server.request_as(caller, &what, None).await;
                 assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
             }
         }
@@ -112,64 +119,71 @@ async fn what_no_project_can_be_called_is_an_unknown_project() {
     let bodies = [("PUT", Some(json!({"description": "x"}))), ("DELETE", None)];
     for (method, body) in bodies {
         let what = format!("{method} /v1/projects/%00");
-        let (status, answer) = house.ask(Who::Foreigner, &what, body.clone()).await;
+        let (status, answer) = server
+            .request_as(Caller::Foreigner, &what, body.clone())
+            .await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
-        let (status, answer) = house.ask(Who::Administrator, &what, body).await;
-        let wanted = match method {
+        let (status, answer) = server.request_as(Caller::Administrator, &what, body).await;
+        let expected = match method {
             "PUT" => StatusCode::BAD_REQUEST,
             _ => StatusCode::NOT_FOUND,
         };
-        assert_eq!(status, wanted, "{what}: {answer}");
+        assert_eq!(status, expected, "{what}: {answer}");
     }
 }
 
 #[tokio::test]
-async fn the_legacy_form_is_no_way_around() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    house.want(&things).await;
-    let token = house.token(Who::Foreigner);
+async fn the_legacy_form_does_not_bypass_isolation() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    server.seed_update_controls(&resources).await;
+    let token = server.token(Caller::Foreigner);
     for (method, path, operation) in operations() {
         if !path.starts_with("/v1/projects/{projectName}/") {
             continue;
         }
-        let uri = legacy(&things.fill(&path, "ours"));
-        let what = format!("{method} {uri}{}", query(&operation));
-        for (project, wanted) in [
-            (house.ours, StatusCode::FORBIDDEN),
-            (house.theirs, StatusCode::NOT_FOUND),
+        let uri = legacy_path(&resources.fill(&path, "ours"));
+        let what = format!("{method} {uri}{}", required_query(&operation));
+        for (project, expected) in [
+            (server.ours, StatusCode::FORBIDDEN),
+            (server.theirs, StatusCode::NOT_FOUND),
         ] {
-            if wanted == StatusCode::NOT_FOUND && !names_a_thing(&path) {
+            if expected == StatusCode::NOT_FOUND && !has_id_placeholder(&path) {
                 continue;
             }
-            let (project, body) = (project.to_string(), body(&operation, &things, &house));
-            let answer = house
-                .ask_with(token.as_deref(), Some(&project), &what, body)
+            let (project, body) = (
+                project.to_string(),
+                request_body(&operation, &resources, &server),
+            );
+            let answer = server
+                .request_with_token(token.as_deref(), Some(&project), &what, body)
                 .await;
-            let (status, answer) = read(answer).await;
-            assert_eq!(status, wanted, "{what}: {answer}");
+            let (status, answer) = read_json(answer).await;
+            assert_eq!(status, expected, "{what}: {answer}");
             let is_about_the_path = answer["type"] == "urn:evenkeel:problem:no-such-path";
             assert!(!is_about_the_path, "{what}: {answer}");
         }
     }
 }
 
-/// Asks as the foreigner in their own project.
-async fn theirs(house: &House, what: &str, body: Value) -> (StatusCode, Value) {
+/// Sends a request of the foreigner in their own project.
+async fn request_as_foreigner(server: &TestServer, what: &str, body: Value) -> (StatusCode, Value) {
     let (method, path) = what.split_once(' ').expect("a method and a path");
     let what = format!("{method} /v1/projects/theirs/{path}");
-    house.ask(Who::Foreigner, &what, Some(body)).await
+    server
+        .request_as(Caller::Foreigner, &what, Some(body))
+        .await
 }
 
-/// The id of what the foreigner makes in their own project.
-async fn made(house: &House, path: &str, body: Value) -> String {
-    let (status, answer) = theirs(house, &format!("POST {path}"), body).await;
+/// Creates a resource as the foreigner in their own project, and returns its id.
+async fn create_as_foreigner(server: &TestServer, path: &str, body: Value) -> String {
+    let (status, answer) = request_as_foreigner(server, &format!("POST {path}"), body).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     answer["resourceId"].as_str().expect("an id").to_owned()
 }
 
-/// Bodies that name things of another project: what to ask, the body, and the field that names the thing.
-fn naming(ours: &Things, start: i64) -> Vec<(&'static str, Value, &'static str)> {
+/// Bodies that refer to resources of another project: request, body, and the referring field.
+fn foreign_references(ours: &ResourceIds, start: i64) -> Vec<(&'static str, Value, &'static str)> {
     let policy =
         json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": ours.os});
     let single = |field: &str, id: &str| {
@@ -210,25 +224,25 @@ fn naming(ours: &Things, start: i64) -> Vec<(&'static str, Value, &'static str)>
 }
 
 #[tokio::test]
-async fn ids_of_another_project_in_a_body_mean_nothing() {
-    let house = House::new().await;
-    let ours = house.furnish().await;
+async fn ids_of_another_project_in_a_body_are_unknown() {
+    let server = TestServer::new().await;
+    let ours = server.seed_resources().await;
     let register = "compute/hosts/register";
-    let host = made(&house, register, json!({"serialNumber": "THEIRS1"})).await;
-    let second = made(&house, register, json!({"serialNumber": "THEIRS2"})).await;
-    let os = made(&house, "compute/os", os_body("Debian 12")).await;
+    let host = create_as_foreigner(&server, register, json!({"serialNumber": "THEIRS1"})).await;
+    let second = create_as_foreigner(&server, register, json!({"serialNumber": "THEIRS2"})).await;
+    let os = create_as_foreigner(&server, "compute/os", os_body("Debian 12")).await;
     let both = json!({"hostID": host, "osID": os});
-    let instance = made(&house, "compute/instances", both).await;
+    let instance = create_as_foreigner(&server, "compute/instances", both).await;
     let on_ours = json!({"hostID": ours.host, "osID": os});
     let with_ours = json!({"hostID": second, "osID": ours.os});
-    let mut cases = naming(&ours, house.seconds(60));
+    let mut cases = foreign_references(&ours, server.seconds(60));
     cases.push(("POST compute/instances", on_ours, "hostID"));
     cases.push(("POST compute/instances", with_ours, "osID"));
     for (what, body, field) in cases {
         let what = what
             .replace("{instance}", &instance)
             .replace("{host}", &host);
-        let (status, problem) = theirs(&house, &what, body).await;
+        let (status, problem) = request_as_foreigner(&server, &what, body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{what}: {problem}");
         assert_eq!(problem["field"], field, "{what}: {problem}");
@@ -237,8 +251,8 @@ async fn ids_of_another_project_in_a_body_mean_nothing() {
 
 #[tokio::test]
 async fn filters_by_ids_of_another_project_find_nothing() {
-    let house = House::new().await;
-    let ours = house.furnish().await;
+    let server = TestServer::new().await;
+    let ours = server.seed_resources().await;
     let by_instance = format!("instance.resourceId%3D%22{}%22", ours.instance);
     for list in [
         format!(
@@ -255,7 +269,7 @@ async fn filters_by_ids_of_another_project_find_nothing() {
         ),
         format!("GET /v1/projects/theirs/os-update-runs?filter={by_instance}"),
     ] {
-        let (status, answer) = house.ask(Who::Foreigner, &list, None).await;
+        let (status, answer) = server.request_as(Caller::Foreigner, &list, None).await;
         assert_eq!(
             (status, &answer["totalElements"]),
             (StatusCode::OK, &json!(0)),

@@ -1,4 +1,4 @@
-//! What every request goes through, and the pages about the API.
+//! The layers that every request passes, and the pages about the API.
 
 use std::convert::Infallible;
 
@@ -13,24 +13,24 @@ use futures_util::stream;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::house::{House, Who, read};
+use crate::test_server::{Caller, TestServer, read_json};
 
 const REGISTER: &str = "/v1/projects/ours/compute/hosts/register";
 
-async fn get(house: &House, path: &str) -> Response<Body> {
+async fn get(server: &TestServer, path: &str) -> Response<Body> {
     let request = Request::get(path).body(Body::empty());
-    house.send(request.expect("a request")).await
+    server.send(request.expect("a request")).await
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers
         .get(name)
         .map_or("", |value| value.to_str().expect("text"))
 }
 
 #[tokio::test]
-async fn every_answer_tells_browsers_how_to_treat_it() {
-    let house = House::new().await;
+async fn every_response_has_security_headers() {
+    let server = TestServer::new().await;
     for path in [
         "/v1/projects",
         "/nothing",
@@ -38,12 +38,20 @@ async fn every_answer_tells_browsers_how_to_treat_it() {
         "/docs",
         "/docs/swagger-ui.css",
     ] {
-        let answer = get(&house, path).await;
+        let answer = get(&server, path).await;
         let headers = answer.headers();
-        assert_eq!(text(headers, "x-content-type-options"), "nosniff", "{path}");
-        assert_eq!(text(headers, "x-frame-options"), "DENY", "{path}");
-        assert_eq!(text(headers, "referrer-policy"), "no-referrer", "{path}");
-        let policy = text(headers, "content-security-policy");
+        assert_eq!(
+            header_text(headers, "x-content-type-options"),
+            "nosniff",
+            "{path}"
+        );
+        assert_eq!(header_text(headers, "x-frame-options"), "DENY", "{path}");
+        assert_eq!(
+            header_text(headers, "referrer-policy"),
+            "no-referrer",
+            "{path}"
+        );
+        let policy = header_text(headers, "content-security-policy");
         assert!(policy.starts_with("default-src 'none'"), "{path}: {policy}");
         assert!(
             policy.contains("frame-ancestors 'none'"),
@@ -51,7 +59,7 @@ async fn every_answer_tells_browsers_how_to_treat_it() {
         );
         let cached = path.starts_with("/docs");
         assert_eq!(
-            text(headers, "cache-control") != "no-store",
+            header_text(headers, "cache-control") != "no-store",
             cached,
             "{path}"
         );
@@ -59,26 +67,26 @@ async fn every_answer_tells_browsers_how_to_treat_it() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_as_a_problem() {
-    let house = House::new().await;
-    let (status, problem) = read(get(&house, "/v1/nothing").await).await;
+async fn an_unknown_path_or_method_is_a_problem() {
+    let server = TestServer::new().await;
+    let (status, problem) = read_json(get(&server, "/v1/nothing").await).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert_eq!(problem["code"], "NotFound");
     assert_eq!(problem["type"], "urn:evenkeel:problem:no-such-path");
 
     let request = Request::delete("/v1/projects").body(Body::empty());
-    let answer = house.send(request.expect("a request")).await;
+    let answer = server.send(request.expect("a request")).await;
     assert_eq!(answer.headers()[ALLOW], "GET,HEAD");
     assert_eq!(answer.headers()[CONTENT_TYPE], "application/problem+json");
-    let (status, problem) = read(answer).await;
+    let (status, problem) = read_json(answer).await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(problem["code"], "Unimplemented");
     assert_eq!(problem["type"], "urn:evenkeel:problem:no-such-method");
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_may_ask_only_if_the_settings_say_so() {
-    let house = House::with(Settings {
+async fn other_origins_may_call_only_if_the_settings_allow_it() {
+    let server = TestServer::with_settings(Settings {
         cors_origins: vec!["https://ui.example.org/".to_owned()],
         ..Settings::default()
     })
@@ -93,20 +101,22 @@ async fn pages_of_other_origins_may_ask_only_if_the_settings_say_so() {
             );
         request.body(Body::empty()).expect("a request")
     };
-    let ours = house.send(preflight("https://ui.example.org")).await;
+    let ours = server.send(preflight("https://ui.example.org")).await;
     assert_eq!(ours.status(), StatusCode::OK);
     assert_eq!(
         ours.headers()[ACCESS_CONTROL_ALLOW_ORIGIN],
         "https://ui.example.org"
     );
-    let methods = text(ours.headers(), ACCESS_CONTROL_ALLOW_METHODS.as_str());
+    let methods = header_text(ours.headers(), ACCESS_CONTROL_ALLOW_METHODS.as_str());
     assert!(methods.contains("PATCH"), "{methods}");
-    let other = house.send(preflight("https://elsewhere.example.org")).await;
+    let other = server
+        .send(preflight("https://elsewhere.example.org"))
+        .await;
     assert!(!other.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
 
-    // A page may read a problem too, and the time of the answer.
+    // A page may read problems and the exposed headers too.
     let request = Request::get("/v1/orchestrators").header("origin", "https://ui.example.org");
-    let answer = house
+    let answer = server
         .send(request.body(Body::empty()).expect("a request"))
         .await;
     assert_eq!(answer.status(), StatusCode::NOT_FOUND);
@@ -114,53 +124,53 @@ async fn pages_of_other_origins_may_ask_only_if_the_settings_say_so() {
         answer.headers()[ACCESS_CONTROL_ALLOW_ORIGIN],
         "https://ui.example.org"
     );
-    let exposed = text(answer.headers(), ACCESS_CONTROL_EXPOSE_HEADERS.as_str());
+    let exposed = header_text(answer.headers(), ACCESS_CONTROL_EXPOSE_HEADERS.as_str());
     assert!(
         exposed.contains("date") && exposed.contains("x-request-id"),
         "{exposed}"
     );
 
-    let closed = House::new().await;
+    let closed = TestServer::new().await;
     let answer = closed.send(preflight("https://ui.example.org")).await;
     assert!(!answer.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
 }
 
 #[tokio::test]
-async fn a_body_that_announces_too_much_is_refused_before_it_is_read() {
-    let house = House::new().await;
+async fn a_body_that_announces_too_much_is_rejected_before_it_is_read() {
+    let server = TestServer::new().await;
     let endless = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
     let request = Request::post(REGISTER)
         .header("content-length", (100 * 1024 * 1024).to_string())
         .body(endless);
-    let (status, problem) = read(house.send(request.expect("a request")).await).await;
+    let (status, problem) = read_json(server.send(request.expect("a request")).await).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(problem["code"], "ResourceExhausted");
     assert_eq!(problem["type"], "urn:evenkeel:problem:too-large");
 }
 
 #[tokio::test]
-async fn a_body_that_goes_on_and_on_is_refused_at_the_limit() {
-    let house = House::new().await;
-    let token = house.token(Who::Writer).expect("a token");
+async fn an_endless_body_is_rejected_at_the_limit() {
+    let server = TestServer::new().await;
+    let token = server.token(Caller::Writer).expect("a token");
     let piece = Bytes::from(vec![b' '; 64 * 1024]);
     let endless = Body::from_stream(stream::repeat(Ok::<_, Infallible>(piece)));
     let request = Request::post(REGISTER)
         .header("authorization", format!("Bearer {token}"))
         .body(endless);
-    let (status, problem) = read(house.send(request.expect("a request")).await).await;
+    let (status, problem) = read_json(server.send(request.expect("a request")).await).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(problem["code"], "ResourceExhausted");
 }
 
 #[tokio::test]
-async fn heads_and_bodies_are_printable_text() {
-    let house = House::new().await;
-    let token = house.token(Who::Writer).expect("a token");
+async fn headers_and_bodies_must_be_printable_text() {
+    let server = TestServer::new().await;
+    let token = server.token(Caller::Writer).expect("a token");
     for bad in [&b"caf\xe9"[..], b"\xc2\x85"] {
         let request = Request::get("/v1/projects")
             .header("x-note", HeaderValue::from_bytes(bad).expect("a value"))
             .body(Body::empty());
-        let (status, problem) = read(house.send(request.expect("a request")).await).await;
+        let (status, problem) = read_json(server.send(request.expect("a request")).await).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert_eq!(problem["parameter"], "x-note");
     }
@@ -172,7 +182,7 @@ async fn heads_and_bodies_are_printable_text() {
         let request = Request::post(REGISTER)
             .header("authorization", format!("Bearer {token}"))
             .body(Body::from(bad));
-        let (status, problem) = read(house.send(request.expect("a request")).await).await;
+        let (status, problem) = read_json(server.send(request.expect("a request")).await).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(problem["code"], "InvalidArgument");
     }
@@ -184,66 +194,70 @@ async fn heads_and_bodies_are_printable_text() {
             HeaderValue::from_bytes("caf\u{e9}".as_bytes()).expect("a value"),
         )
         .body(Body::from(fine));
-    let (status, answer) = read(house.send(request.expect("a request")).await).await;
+    let (status, answer) = read_json(server.send(request.expect("a request")).await).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
 }
 
 #[tokio::test]
-async fn a_problem_points_at_what_is_wrong() {
-    let house = House::new().await;
+async fn a_problem_names_the_location_of_the_error() {
+    let server = TestServer::new().await;
     let label = json!({"metadata": [{"key": "a"}]});
-    let (_, problem) = house.ours("POST regions", Some(label)).await;
+    let (_, problem) = server.request_as_writer("POST regions", Some(label)).await;
     assert_eq!(problem["field"], "metadata[0]", "{problem}");
     assert_eq!(problem["pointer"], "#/metadata/0");
     assert_eq!(problem.get("parameter"), None);
-    let (_, problem) = house.ours("GET regions/site-00000001", None).await;
+    let (_, problem) = server
+        .request_as_writer("GET regions/site-00000001", None)
+        .await;
     assert_eq!(problem["parameter"], "resourceId", "{problem}");
     assert_eq!(problem.get("pointer"), None);
 }
 
 #[tokio::test]
-async fn a_mask_names_only_fields_that_there_are() {
-    let house = House::new().await;
+async fn a_mask_may_name_only_existing_fields() {
+    let server = TestServer::new().await;
     let region = json!({"name": "south", "metadata": [{"key": "a", "value": "b"}]});
-    let region = house.ok("POST regions", Some(region)).await;
+    let region = server.expect_ok("POST regions", Some(region)).await;
     let id = region["resourceId"].as_str().expect("an id");
     let patch = |mask: &str| format!("PATCH regions/{id}?fieldMask={mask}");
-    let (status, problem) = house
-        .ours(&patch("name,colour"), Some(json!({"name": "north"})))
+    let (status, problem) = server
+        .request_as_writer(&patch("name,colour"), Some(json!({"name": "north"})))
         .await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(problem["parameter"], "fieldMask", "{problem}");
-    let after = house.ok(&format!("GET regions/{id}"), None).await;
-    assert_eq!(after["name"], "south", "nothing half done");
-    // What nobody may write is left as it is, and what the mask does not name as well.
+    let after = server.expect_ok(&format!("GET regions/{id}"), None).await;
+    assert_eq!(after["name"], "south", "a part of the change was written");
+    // Read-only fields are ignored, and so are fields that the mask does not name.
     let body = json!({"name": "north", "metadata": []});
-    let after = house.ok(&patch("name,totalSites"), Some(body)).await;
+    let after = server
+        .expect_ok(&patch("name,totalSites"), Some(body))
+        .await;
     assert_eq!(after["name"], "north");
     assert_eq!(after["metadata"], region["metadata"]);
 }
 
 #[tokio::test]
 async fn the_document_is_served_by_the_program_itself() {
-    let house = House::new().await;
-    let answer = get(&house, "/openapi.json").await;
+    let server = TestServer::new().await;
+    let answer = get(&server, "/openapi.json").await;
     assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
-    let (status, served) = read(answer).await;
+    let (status, served) = read_json(answer).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(served, serde_json::to_value(document()).expect("JSON"));
 }
 
 #[tokio::test]
-async fn the_page_loads_only_what_the_program_has() {
-    let house = House::new().await;
+async fn the_page_loads_only_files_of_the_program() {
+    let server = TestServer::new().await;
     for path in ["/docs", "/docs/"] {
-        let answer = get(&house, path).await;
+        let answer = get(&server, path).await;
         assert_eq!(answer.status(), StatusCode::OK);
         assert_eq!(answer.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
-        let policy = text(answer.headers(), CONTENT_SECURITY_POLICY.as_str());
+        let policy = header_text(answer.headers(), CONTENT_SECURITY_POLICY.as_str());
         assert!(policy.contains("script-src 'self';"), "{policy}");
         assert!(policy.contains("connect-src 'self';"), "{policy}");
     }
-    let page = get(&house, "/docs").await.into_body().collect().await;
+    let page = get(&server, "/docs").await.into_body().collect().await;
     let page = page.expect("a body").to_bytes();
     let page = String::from_utf8(page.to_vec()).expect("text");
     let mut loaded = Vec::new();
@@ -258,7 +272,7 @@ async fn the_page_loads_only_what_the_program_has() {
     assert!(loaded.len() >= 4, "{loaded:?}");
     for address in loaded {
         assert!(address.starts_with('/'), "{address}");
-        let answer = get(&house, &address).await;
+        let answer = get(&server, &address).await;
         assert_eq!(answer.status(), StatusCode::OK, "{address}");
         let body = answer.into_body().collect().await.expect("a body");
         assert!(!body.to_bytes().is_empty(), "{address}");
@@ -266,14 +280,14 @@ async fn the_page_loads_only_what_the_program_has() {
 }
 
 #[tokio::test]
-async fn the_page_is_for_everybody_and_the_api_is_not() {
-    let house = House::new().await;
-    for (path, wanted) in [
+async fn the_page_is_public_and_the_api_is_not() {
+    let server = TestServer::new().await;
+    for (path, expected) in [
         ("/docs", StatusCode::OK),
         ("/openapi.json", StatusCode::OK),
         ("/v1/projects", StatusCode::UNAUTHORIZED),
     ] {
-        let (status, _): (StatusCode, Value) = read(get(&house, path).await).await;
-        assert_eq!(status, wanted, "{path}");
+        let (status, _): (StatusCode, Value) = read_json(get(&server, path).await).await;
+        assert_eq!(status, expected, "{path}");
     }
 }

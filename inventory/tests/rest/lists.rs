@@ -1,4 +1,4 @@
-//! Lists: pages, whole lists, filters and orders.
+//! Lists: pages, complete lists, filters and orders.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -6,39 +6,45 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use evenkeel_domain::place::{Metadata, RegionSpec};
+use evenkeel_domain::location::{Metadata, RegionSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_inventory::{Inventory, Settings, router};
-use evenkeel_store::testing::counting;
+use evenkeel_store::testing::counting_store;
 use evenkeel_store::{Tx, regions};
 use serde_json::{Value, json};
 
-use crate::house::{House, Who, id_of, noon, read};
+use crate::test_server::{Caller, TestServer, noon, read_json, resource_id};
 
-async fn register(house: &House, count: usize) {
+async fn register_hosts(server: &TestServer, count: usize) {
     for n in 0..count {
         let body = json!({"name": format!("edge-{n}"), "serialNumber": format!("SERIAL{n:04}")});
-        house.ok("POST compute/hosts/register", Some(body)).await;
+        server
+            .expect_ok("POST compute/hosts/register", Some(body))
+            .await;
     }
 }
 
-/// Makes many regions at once.
-async fn many_regions(house: &House, count: usize) {
-    let tx = house.store.tenant(house.ours).await.expect("a transaction");
+/// Creates many regions in one transaction.
+async fn create_regions(server: &TestServer, count: usize) {
+    let tx = server
+        .store
+        .tenant(server.ours)
+        .await
+        .expect("a transaction");
     for n in 0..count {
         let spec = RegionSpec {
             name: Name::parse("name", &format!("r{n:04}")).expect("a name"),
             parent: None,
             metadata: Metadata::default(),
         };
-        let made = regions::create(&tx, &spec, noon()).await;
-        made.expect("a region");
+        let created = regions::create(&tx, &spec, noon()).await;
+        created.expect("a region");
     }
     tx.commit().await.expect("committed");
 }
 
-/// A text as it stands behind a question mark.
-pub fn encoded(text: &str) -> String {
+/// A text encoded for a query.
+pub fn percent_encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() {
@@ -54,12 +60,12 @@ fn shape(answer: &Value) -> (usize, i64, bool) {
     (
         answer["hosts"].as_array().map_or(0, Vec::len),
         answer["totalElements"].as_i64().expect("a total"),
-        answer["hasNext"].as_bool().expect("a truth"),
+        answer["hasNext"].as_bool().expect("a boolean"),
     )
 }
 
-/// A member of each thing of a list.
-fn each(answer: &Value, key: &str, member: &str) -> Vec<String> {
+/// A member of each item of a list.
+fn member_values(answer: &Value, key: &str, member: &str) -> Vec<String> {
     let items = answer[key].as_array().expect("a list").iter();
     items
         .map(|item| item[member].as_str().expect("a text").to_owned())
@@ -67,13 +73,13 @@ fn each(answer: &Value, key: &str, member: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_list_is_paged_or_whole() {
-    let house = House::new().await;
-    let empty = house.ok("GET compute/hosts", None).await;
-    let wanted = json!({"hosts": [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
-    assert_eq!(empty, wanted);
-    register(&house, 25).await;
-    for (query, wanted) in [
+async fn a_list_is_returned_in_pages_or_completely() {
+    let server = TestServer::new().await;
+    let empty = server.expect_ok("GET compute/hosts", None).await;
+    let expected = json!({"hosts": [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
+    assert_eq!(empty, expected);
+    register_hosts(&server, 25).await;
+    for (query, expected) in [
         ("", (25, 25, false)),
         ("?pageSize=10", (10, 25, true)),
         ("?pageSize=10&offset=10", (10, 25, true)),
@@ -83,38 +89,40 @@ async fn a_list_is_paged_or_whole() {
         ("?offset=20000", (0, 25, false)),
         ("?pageSize=1&offset=4294967295", (0, 25, false)),
     ] {
-        let answer = house.ok(&format!("GET compute/hosts{query}"), None).await;
-        assert_eq!(shape(&answer), wanted, "{query}");
+        let answer = server
+            .expect_ok(&format!("GET compute/hosts{query}"), None)
+            .await;
+        assert_eq!(shape(&answer), expected, "{query}");
         let has_token = answer["nextPageToken"] != "";
-        assert_eq!(has_token, wanted.2, "{query}");
+        assert_eq!(has_token, expected.2, "{query}");
     }
 }
 
 #[tokio::test]
-async fn pages_neither_repeat_nor_leave_out() {
-    let house = House::new().await;
-    register(&house, 12).await;
-    let ids = |answer: &Value| each(answer, "hosts", "resourceId");
-    let whole = ids(&house.ok("GET compute/hosts", None).await);
-    let mut sorted = whole.clone();
+async fn pages_neither_repeat_nor_omit_items() {
+    let server = TestServer::new().await;
+    register_hosts(&server, 12).await;
+    let ids = |answer: &Value| member_values(answer, "hosts", "resourceId");
+    let all_ids = ids(&server.expect_ok("GET compute/hosts", None).await);
+    let mut sorted = all_ids.clone();
     sorted.sort();
-    assert_eq!(whole, sorted, "by id");
+    assert_eq!(all_ids, sorted, "by id");
 
     let mut by_offset = Vec::new();
     for offset in [0, 5, 10] {
         let list = format!("GET compute/hosts?pageSize=5&offset={offset}");
-        by_offset.extend(ids(&house.ok(&list, None).await));
+        by_offset.extend(ids(&server.expect_ok(&list, None).await));
     }
-    assert_eq!(by_offset, whole);
+    assert_eq!(by_offset, all_ids);
 
     for order in ["", "&orderBy=name%20desc"] {
-        let whole = ids(&house
-            .ok(&format!("GET compute/hosts?offset=0{order}"), None)
+        let all_ids = ids(&server
+            .expect_ok(&format!("GET compute/hosts?offset=0{order}"), None)
             .await);
         let (mut by_token, mut token) = (Vec::new(), String::new());
         loop {
             let list = format!("GET compute/hosts?pageSize=5{order}{token}");
-            let page = house.ok(&list, None).await;
+            let page = server.expect_ok(&list, None).await;
             assert_eq!(page["totalElements"], 12);
             by_token.extend(ids(&page));
             if page["hasNext"] == false {
@@ -123,15 +131,15 @@ async fn pages_neither_repeat_nor_leave_out() {
             let next = page["nextPageToken"].as_str().expect("a token");
             token = format!("&pageToken={next}");
         }
-        assert_eq!(by_token, whole, "{order}");
+        assert_eq!(by_token, all_ids, "{order}");
     }
 }
 
 #[tokio::test]
-async fn a_token_is_of_the_list_that_gave_it() {
-    let house = House::new().await;
-    register(&house, 3).await;
-    let page = house.ok("GET compute/hosts?pageSize=1", None).await;
+async fn a_page_token_belongs_to_its_list() {
+    let server = TestServer::new().await;
+    register_hosts(&server, 3).await;
+    let page = server.expect_ok("GET compute/hosts?pageSize=1", None).await;
     let token = page["nextPageToken"].as_str().expect("a token");
     for query in [
         format!("compute/hosts?pageSize=1&orderBy=name&pageToken={token}"),
@@ -144,56 +152,58 @@ async fn a_token_is_of_the_list_that_gave_it() {
         "compute/hosts?pageSize=1&pageToken=abc".to_owned(),
         "compute/hosts?pageSize=1&pageToken=from-1".to_owned(),
     ] {
-        let (status, problem) = house.ours(&format!("GET {query}"), None).await;
+        let (status, problem) = server
+            .request_as_writer(&format!("GET {query}"), None)
+            .await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {problem}");
         assert_eq!(problem["parameter"], "pageToken", "{query}: {problem}");
     }
 }
 
 #[tokio::test]
-async fn what_is_always_few_is_paged_as_well() {
-    let house = House::new().await;
+async fn short_lists_are_paged_as_well() {
+    let server = TestServer::new().await;
     for name in ["a", "b", "c"] {
-        house
-            .ok("POST join-tokens", Some(json!({"name": name})))
+        server
+            .expect_ok("POST join-tokens", Some(json!({"name": name})))
             .await;
     }
-    let first = house.ok("GET join-tokens?pageSize=2", None).await;
+    let first = server.expect_ok("GET join-tokens?pageSize=2", None).await;
     assert_eq!(
         (&first["totalElements"], &first["hasNext"]),
         (&json!(3), &json!(true))
     );
     let token = first["nextPageToken"].as_str().expect("a token");
     let list = format!("GET join-tokens?pageSize=2&pageToken={token}");
-    let second = house.ok(&list, None).await;
+    let second = server.expect_ok(&list, None).await;
     assert_eq!(
         (&second["hasNext"], &second["nextPageToken"]),
         (&json!(false), &json!(""))
     );
-    let mut names = each(&first, "joinTokens", "name");
-    names.extend(each(&second, "joinTokens", "name"));
+    let mut names = member_values(&first, "joinTokens", "name");
+    names.extend(member_values(&second, "joinTokens", "name"));
     names.sort();
     assert_eq!(names, ["a", "b", "c"]);
 }
 
 #[tokio::test]
-async fn a_long_list_is_told_whole() {
-    let house = House::new().await;
-    many_regions(&house, 600).await;
-    let whole = house.ok("GET regions?orderBy=name", None).await;
-    let wanted: Vec<_> = (0..600).map(|n| format!("r{n:04}")).collect();
-    assert_eq!(each(&whole, "regions", "name"), wanted);
+async fn a_long_list_is_returned_completely() {
+    let server = TestServer::new().await;
+    create_regions(&server, 600).await;
+    let full_list = server.expect_ok("GET regions?orderBy=name", None).await;
+    let expected: Vec<_> = (0..600).map(|n| format!("r{n:04}")).collect();
+    assert_eq!(member_values(&full_list, "regions", "name"), expected);
     assert_eq!(
-        (&whole["totalElements"], &whole["hasNext"]),
+        (&full_list["totalElements"], &full_list["hasNext"]),
         (&json!(600), &json!(false))
     );
-    assert_eq!(whole["nextPageToken"], "");
-    for (offset, told) in [(100, 500), (349, 251), (350, 250), (351, 249), (600, 0)] {
+    assert_eq!(full_list["nextPageToken"], "");
+    for (offset, count) in [(100, 500), (349, 251), (350, 250), (351, 249), (600, 0)] {
         let list = format!("GET regions?orderBy=name&offset={offset}");
-        let rest = house.ok(&list, None).await;
+        let rest = server.expect_ok(&list, None).await;
         assert_eq!(
-            each(&rest, "regions", "name"),
-            wanted[600 - told..],
+            member_values(&rest, "regions", "name"),
+            expected[600 - count..],
             "{offset}"
         );
         assert_eq!(rest["totalElements"], 600);
@@ -201,49 +211,53 @@ async fn a_long_list_is_told_whole() {
 }
 
 #[tokio::test]
-async fn only_so_many_long_lists_are_told_at_once() {
-    let house = House::with(Settings {
-        streams: 1,
+async fn the_number_of_concurrent_long_lists_is_limited() {
+    let server = TestServer::with_settings(Settings {
+        max_streamed_lists: 1,
         ..Settings::default()
     })
     .await;
-    many_regions(&house, 600).await;
-    let token = house.token(Who::Writer).expect("a token");
+    create_regions(&server, 600).await;
+    let token = server.token(Caller::Writer).expect("a token");
     let request = Request::get("/v1/projects/ours/regions")
         .header("authorization", format!("Bearer {token}"))
         .body(Body::empty());
-    let slow = house.send(request.expect("a request")).await;
+    let slow = server.send(request.expect("a request")).await;
     assert_eq!(slow.status(), StatusCode::OK);
     assert_eq!(slow.headers()["content-type"], "application/json");
 
-    let (status, problem) = house.ours("GET regions", None).await;
+    let (status, problem) = server.request_as_writer("GET regions", None).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(problem["code"], "Unavailable");
-    // What is short or in pages never waits for those that read long lists.
-    house.ok("GET regions?pageSize=100", None).await;
-    house.ok("GET regions?offset=500", None).await;
+    // Short lists and pages never wait for the readers of long lists.
+    server.expect_ok("GET regions?pageSize=100", None).await;
+    server.expect_ok("GET regions?offset=500", None).await;
 
-    let (_, whole) = read(slow).await;
-    assert_eq!(whole["regions"].as_array().map(Vec::len), Some(600));
-    house.ok("GET regions", None).await;
+    let (_, full_list) = read_json(slow).await;
+    assert_eq!(full_list["regions"].as_array().map(Vec::len), Some(600));
+    server.expect_ok("GET regions", None).await;
 }
 
 #[tokio::test]
-async fn what_fits_into_one_piece_is_told_whatever_else_is_told() {
-    let house = House::with(Settings {
-        streams: 0,
+async fn a_list_that_fits_into_one_chunk_is_never_limited() {
+    let server = TestServer::with_settings(Settings {
+        max_streamed_lists: 0,
         ..Settings::default()
     })
     .await;
-    many_regions(&house, 251).await;
-    let things = house.furnish().await;
-    register(&house, 100).await;
-    let bare = encoded("NOT has(instance)");
+    create_regions(&server, 251).await;
+    let resources = server.seed_resources().await;
+    register_hosts(&server, 100).await;
+    let bare = percent_encode("NOT has(instance)");
     let bare = format!("GET compute/hosts?filter={bare}&pageSize=20");
-    for host in each(&house.ok(&bare, None).await, "hosts", "resourceId") {
-        let instance = json!({"hostID": host, "osID": things.os});
-        let instance = house.ok("POST compute/instances", Some(instance)).await;
-        house.run_of(&id_of(&instance), &things.policy).await;
+    for host in member_values(&server.expect_ok(&bare, None).await, "hosts", "resourceId") {
+        let instance = json!({"hostID": host, "osID": resources.os});
+        let instance = server
+            .expect_ok("POST compute/instances", Some(instance))
+            .await;
+        server
+            .create_run(&resource_id(&instance), &resources.policy)
+            .await;
     }
     for (list, key, total, piece) in [
         ("regions", "regions", 252, 250),
@@ -251,46 +265,46 @@ async fn what_fits_into_one_piece_is_told_whatever_else_is_told() {
         ("os-update-runs", "osUpdateRuns", 21, 20),
     ] {
         let fits = format!("GET {list}?offset={}", total - piece);
-        let told = house.ok(&fits, None).await;
-        assert_eq!(told[key].as_array().map(Vec::len), Some(piece), "{list}");
-        assert_eq!(told["totalElements"], total, "{list}");
+        let fetched = server.expect_ok(&fits, None).await;
+        assert_eq!(fetched[key].as_array().map(Vec::len), Some(piece), "{list}");
+        assert_eq!(fetched["totalElements"], total, "{list}");
         let longer = format!("GET {list}?offset={}", total - piece - 1);
-        let (status, _) = house.ours(&longer, None).await;
+        let (status, _) = server.request_as_writer(&longer, None).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{list}");
     }
 }
 
 #[tokio::test]
-async fn nothing_is_read_for_a_list_that_is_not_told() {
-    let mut house = House::new().await;
-    many_regions(&house, 600).await;
-    let (store, sent) = counting(&house.store);
-    house.router = router(Inventory {
+async fn a_rejected_list_is_not_read() {
+    let mut server = TestServer::new().await;
+    create_regions(&server, 600).await;
+    let (store, sent) = counting_store(&server.store);
+    server.router = router(Inventory {
         store,
-        clock: Arc::new(house.clock.clone()),
-        authority: Arc::clone(&house.authority),
+        clock: Arc::new(server.clock.clone()),
+        authority: Arc::clone(&server.authority),
         ca_digest: None,
         settings: Settings {
-            streams: 0,
+            max_streamed_lists: 0,
             ..Settings::default()
         },
     });
     let mut costs = Vec::new();
-    for (list, wanted) in [
+    for (list, expected) in [
         ("GET regions", StatusCode::SERVICE_UNAVAILABLE),
         ("GET regions?offset=600", StatusCode::OK),
     ] {
         let before = sent.statements.load(Ordering::Relaxed);
-        let (status, answer) = house.ours(list, None).await;
-        assert_eq!(status, wanted, "{list}: {answer}");
+        let (status, answer) = server.request_as_writer(list, None).await;
+        assert_eq!(status, expected, "{list}: {answer}");
         costs.push(sent.statements.load(Ordering::Relaxed) - before);
     }
-    // An empty list takes a cursor and one look at it, and is counted as well.
+    // Both requests take the count. The accepted one also declares a cursor and fetches from it.
     assert_eq!(costs[0] + 2, costs[1]);
 }
 
-/// How long a transaction may wait for the program, in milliseconds.
-async fn patience(tx: Tx) -> u64 {
+/// How long a transaction may be idle, in milliseconds.
+async fn idle_timeout_millis(tx: Tx) -> u64 {
     let name = "idle_in_transaction_session_timeout";
     let setting = tx.setting(name).await.expect("an answer");
     tx.commit().await.expect("committed");
@@ -299,21 +313,24 @@ async fn patience(tx: Tx) -> u64 {
 }
 
 #[tokio::test]
-async fn a_client_of_a_long_list_may_pause_until_it_is_hung_up_on() {
-    let house = House::new().await;
-    let snapshot = house.store.snapshot(house.ours).await;
-    let told = patience(snapshot.expect("a snapshot")).await;
-    assert!(told > 120_000, "{told}");
-    // Whoever writes would hold up others: the longer limit ends with the snapshot.
-    let usual = house.store.tenant(house.ours).await;
-    assert_eq!(patience(usual.expect("a transaction")).await, 3_000);
+async fn a_client_of_a_long_list_may_pause_until_the_timeout() {
+    let server = TestServer::new().await;
+    let snapshot = server.store.snapshot(server.ours).await;
+    let millis = idle_timeout_millis(snapshot.expect("a snapshot")).await;
+    assert!(millis > 120_000, "{millis}");
+    // A writer would block others, so the longer timeout applies only to the snapshot.
+    let transaction = server.store.tenant(server.ours).await;
+    assert_eq!(
+        idle_timeout_millis(transaction.expect("a transaction")).await,
+        3_000
+    );
 }
 
 #[tokio::test]
 async fn a_list_is_filtered_and_ordered() {
-    let house = House::new().await;
-    register(&house, 12).await;
-    for (filter, wanted) in [
+    let server = TestServer::new().await;
+    register_hosts(&server, 12).await;
+    for (filter, expected) in [
         (r#"name = "EDGE-1""#, 3),
         (r#"name == "edge-1""#, 1),
         (r#"serialNumber='SERIAL0007' AND name="edge""#, 1),
@@ -322,27 +339,30 @@ async fn a_list_is_filtered_and_ordered() {
         (r#"name="edge-1" OR name="edge-2" AND name="edge-11""#, 1),
     ] {
         for page in ["", "&pageSize=100"] {
-            let path = format!("GET compute/hosts?filter={}{page}", encoded(filter));
-            let answer = house.ok(&path, None).await;
-            let told = answer["hosts"].as_array().map(Vec::len);
-            assert_eq!(told, Some(wanted), "{filter}");
-            assert_eq!(answer["totalElements"], wanted, "{filter}");
+            let path = format!("GET compute/hosts?filter={}{page}", percent_encode(filter));
+            let answer = server.expect_ok(&path, None).await;
+            let count = answer["hosts"].as_array().map(Vec::len);
+            assert_eq!(count, Some(expected), "{filter}");
+            assert_eq!(answer["totalElements"], expected, "{filter}");
         }
     }
     let list = "GET compute/hosts?pageSize=2&orderBy=name%20desc";
-    let answer = house.ok(list, None).await;
-    assert_eq!(each(&answer, "hosts", "name"), ["edge-9", "edge-8"]);
+    let answer = server.expect_ok(list, None).await;
+    assert_eq!(
+        member_values(&answer, "hosts", "name"),
+        ["edge-9", "edge-8"]
+    );
 }
 
 #[tokio::test]
-async fn a_filter_that_is_not_understood_says_where_and_what_was_meant() {
-    let house = House::new().await;
-    let filter = encoded(r#"uuid = "1" AND nam = "x""#);
-    let (status, problem) = house
-        .ours(&format!("GET compute/hosts?filter={filter}"), None)
+async fn an_invalid_filter_reports_its_position_and_a_hint() {
+    let server = TestServer::new().await;
+    let filter = percent_encode(r#"uuid = "1" AND nam = "x""#);
+    let (status, problem) = server
+        .request_as_writer(&format!("GET compute/hosts?filter={filter}"), None)
         .await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    for (member, wanted) in [
+    for (member, expected) in [
         ("code", json!("InvalidArgument")),
         ("type", json!("urn:evenkeel:problem:invalid-argument")),
         ("field", json!("filter")),
@@ -350,20 +370,20 @@ async fn a_filter_that_is_not_understood_says_where_and_what_was_meant() {
         ("position", json!(15)),
         ("hint", json!("name")),
     ] {
-        assert_eq!(problem[member], wanted, "{problem}");
+        assert_eq!(problem[member], expected, "{problem}");
     }
     assert_eq!(problem.get("pointer"), None);
 
-    let (status, problem) = house
-        .ours("GET compute/hosts?orderBy=site.name", None)
+    let (status, problem) = server
+        .request_as_writer("GET compute/hosts?orderBy=site.name", None)
         .await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(problem["parameter"], "orderBy", "{problem}");
 }
 
 #[tokio::test]
-async fn a_parameter_that_would_change_the_answer_is_understood_or_refused() {
-    let house = House::new().await;
+async fn a_parameter_that_would_change_the_answer_is_understood_or_rejected() {
+    let server = TestServer::new().await;
     for (query, field) in [
         ("compute/hosts?pageSize=0", "pageSize"),
         ("compute/hosts?pageSize=101", "pageSize"),
@@ -386,7 +406,9 @@ async fn a_parameter_that_would_change_the_answer_is_understood_or_refused() {
         ("pauses?filter=scope%3Dproject", "filter"),
         ("join-tokens?orderBy=name", "orderBy"),
     ] {
-        let (status, problem) = house.ours(&format!("GET {query}"), None).await;
+        let (status, problem) = server
+            .request_as_writer(&format!("GET {query}"), None)
+            .await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         assert_eq!(problem["code"], "InvalidArgument", "{query}");
         assert_eq!(problem["field"], field, "{query}");
@@ -396,15 +418,18 @@ async fn a_parameter_that_would_change_the_answer_is_understood_or_refused() {
 
 #[tokio::test]
 async fn runs_are_filtered_by_their_instance() {
-    let house = House::new().await;
-    let things = house.furnish().await;
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
     let list = |instance: &str| {
-        let filter = encoded(&format!("instance.resourceId=\"{instance}\""));
+        let filter = percent_encode(&format!("instance.resourceId=\"{instance}\""));
         format!("GET os-update-runs?filter={filter}&orderBy=startTime%20desc&pageSize=10")
     };
-    let of_it = house.ok(&list(&things.instance), None).await;
-    assert_eq!(of_it["osUpdateRuns"][0]["resourceId"], things.run.as_str());
+    let of_it = server.expect_ok(&list(&resources.instance), None).await;
+    assert_eq!(
+        of_it["osUpdateRuns"][0]["resourceId"],
+        resources.run.as_str()
+    );
     assert_eq!(of_it["osUpdateRuns"][0]["events"], json!([]));
-    let of_none = house.ok(&list("inst-00000000"), None).await;
+    let of_none = server.expect_ok(&list("inst-00000000"), None).await;
     assert_eq!(of_none["totalElements"], 0);
 }

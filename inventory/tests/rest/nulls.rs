@@ -1,26 +1,26 @@
-//! What is null and what is empty. Clients of the ancestor read fields without asking whether they are there, and ask
-//! of others whether they are null (northbound sections 1.3 and 5.3).
+//! Null and empty values. Clients of EIM read some fields without checking that they exist, and
+//! compare others with null.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use axum::http::StatusCode;
-use evenkeel_domain::run::{Happening, Origin, Patience, RunEvent};
+use evenkeel_domain::run::{Origin, RunEvent, RunEventRecord, RunTimeouts};
 use evenkeel_kit::Clock;
-use evenkeel_store::runs::{self, Opening, Subject};
+use evenkeel_store::runs::{self, RunOpening, Subject};
 use serde_json::{Value, json};
 
-use crate::house::{House, KEY, Who, id_of, names_a_thing, read};
-use crate::statuses::{operations, query};
+use crate::statuses::{operations, required_query};
+use crate::test_server::{Caller, SSH_KEY, TestServer, has_id_placeholder, read_json, resource_id};
 
-/// What kind of value it is: what clients tell apart.
+/// The kind of a value, as far as clients distinguish it.
 fn kind(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
+        Value::Bool(boolean) => boolean.to_string(),
         Value::Number(number) if number.as_i64() == Some(0) => "0".to_owned(),
         Value::Number(_) => "number".to_owned(),
-        // Enumerations that say nothing, and 64 bits as text.
+        // Unspecified enumeration values, and 64-bit numbers as text.
         Value::String(text) if text.ends_with("_UNSPECIFIED") || text == "0" => {
             format!("{text:?}")
         }
@@ -35,7 +35,7 @@ fn kind(value: &Value) -> String {
     }
 }
 
-/// The kinds of all that is in a value, one a line.
+/// The kinds of all members of a value, one a line.
 fn kinds(value: &Value) -> String {
     let mut lines = String::new();
     describe(value, 1, &mut lines);
@@ -58,28 +58,28 @@ fn describe(value: &Value, depth: usize, lines: &mut String) {
     }
 }
 
-/// What is made with this body, as it is shown. The list shows it no other way.
-async fn made(house: &House, (list, key): (&str, &str), body: Value) -> Value {
+/// Creates a resource and returns it as its path shows it. The list must show the same kinds.
+async fn create(server: &TestServer, (list, key): (&str, &str), body: Value) -> Value {
     let path = match list {
         "compute/hosts" => "compute/hosts/register",
         list => list,
     };
-    let id = id_of(&house.ok(&format!("POST {path}"), Some(body)).await);
-    let shown = house.ok(&format!("GET {list}/{id}"), None).await;
-    let all = house.ok(&format!("GET {list}"), None).await;
+    let id = resource_id(&server.expect_ok(&format!("POST {path}"), Some(body)).await);
+    let fetched = server.expect_ok(&format!("GET {list}/{id}"), None).await;
+    let all = server.expect_ok(&format!("GET {list}"), None).await;
     let mut all = all[key].as_array().expect("a list").iter();
-    let listed = all.find(|one| one["resourceId"] == id.as_str());
+    let listed = all.find(|item| item["resourceId"] == id.as_str());
     assert_eq!(
         kinds(listed.expect("it is listed")),
-        kinds(&shown),
+        kinds(&fetched),
         "{list}"
     );
-    shown
+    fetched
 }
 
-/// Everything that can be made, with the least that is required.
-async fn least(house: &House) -> BTreeMap<&'static str, Value> {
-    let mut least = BTreeMap::new();
+/// Creates each resource with only the required fields.
+async fn create_minimal(server: &TestServer) -> BTreeMap<&'static str, Value> {
+    let mut minimal = BTreeMap::new();
     let status = "SCHEDULE_STATUS_MAINTENANCE";
     let none = "0".repeat(64);
     for (name, list, body) in [
@@ -103,7 +103,7 @@ async fn least(house: &House) -> BTreeMap<&'static str, Value> {
         (
             "single schedule",
             ("schedules/single", "singleSchedules"),
-            json!({"scheduleStatus": status, "startSeconds": house.seconds(60)}),
+            json!({"scheduleStatus": status, "startSeconds": server.seconds(60)}),
         ),
         (
             "repeated schedule",
@@ -126,61 +126,68 @@ async fn least(house: &House) -> BTreeMap<&'static str, Value> {
         (
             "local account",
             ("localAccounts", "localAccounts"),
-            json!({"username": "a", "sshKey": KEY}),
+            json!({"username": "a", "sshKey": SSH_KEY}),
         ),
         ("join token", ("join-tokens", "joinTokens"), json!({})),
     ] {
-        least.insert(name, made(house, list, body).await);
+        minimal.insert(name, create(server, list, body).await);
     }
-    running(house, &mut least).await;
-    least
+    add_running_instance(server, &mut minimal).await;
+    minimal
 }
 
-/// An instance on a host of its own, a run of it that no policy asked for, and then what can be wanted of it.
-async fn running(house: &House, least: &mut BTreeMap<&'static str, Value>) {
+/// Adds an instance on its own host, a run of it without a policy, and then an assignment, a pause
+/// and an order.
+async fn add_running_instance(server: &TestServer, minimal: &mut BTreeMap<&'static str, Value>) {
     let hosts = ("compute/hosts", "hosts");
-    let host = id_of(&made(house, hosts, json!({"serialNumber": "SECOND"})).await);
-    let instance = json!({"hostID": host, "osID": least["operating system"]["resourceId"]});
+    let host = resource_id(&create(server, hosts, json!({"serialNumber": "SECOND"})).await);
+    let instance = json!({"hostID": host, "osID": minimal["operating system"]["resourceId"]});
     let instances = ("compute/instances", "instances");
-    let instance = made(house, instances, instance).await;
-    let id = id_of(&instance);
-    let get = async |path: &str| house.ok(&format!("GET {path}"), None).await;
-    let put = async |path: &str, body| house.ok(&format!("PUT {path}"), Some(body)).await;
-    let run = open(house, &id).await;
+    let instance = create(server, instances, instance).await;
+    let id = resource_id(&instance);
+    let get = async |path: &str| server.expect_ok(&format!("GET {path}"), None).await;
+    let put = async |path: &str, body| server.expect_ok(&format!("PUT {path}"), Some(body)).await;
+    let run = open_run(server, &id).await;
 
-    least.insert("instance", instance);
-    least.insert("used host", get(&format!("compute/hosts/{host}")).await);
-    least.insert("update run", get(&format!("os-update-runs/{run}")).await);
+    minimal.insert("instance", instance);
+    minimal.insert("used host", get(&format!("compute/hosts/{host}")).await);
+    minimal.insert("update run", get(&format!("os-update-runs/{run}")).await);
     let order = format!("compute/instances/{id}/order");
     let decision = format!("compute/instances/{id}/decision");
-    least.insert("decision", get(&decision).await);
-    least.insert("settings", get("settings").await);
+    minimal.insert("decision", get(&decision).await);
+    minimal.insert("settings", get("settings").await);
     for (name, path) in [
         ("catalogue settings", "os-catalogue/settings"),
         ("catalogue sync", "os-catalogue/sync"),
         ("catalogue report", "os-catalogue/report"),
     ] {
-        least.insert(name, get(path).await);
+        minimal.insert(name, get(path).await);
     }
-    least.insert("host summary", get("compute/hosts/summary").await);
-    let policy = json!({"osUpdatePolicyId": least["update policy"]["resourceId"]});
-    least.insert("assignment", put("assignments/project", policy).await);
-    least.insert("pause", put("pauses/project", json!({})).await);
-    least.insert("order", put(&order, json!({"kind": "cancel"})).await);
+    minimal.insert("host summary", get("compute/hosts/summary").await);
+    let policy = json!({"osUpdatePolicyId": minimal["update policy"]["resourceId"]});
+    minimal.insert("assignment", put("assignments/project", policy).await);
+    minimal.insert("pause", put("pauses/project", json!({})).await);
+    minimal.insert("order", put(&order, json!({"kind": "cancel"})).await);
     for (name, path) in [
         ("project", "/v1/projects/ours"),
         ("orchestrator", "/v1/orchestrator"),
     ] {
-        let (status, shown) = house.ask(Who::Reader, &format!("GET {path}"), None).await;
+        let (status, answer) = server
+            .request_as(Caller::Reader, &format!("GET {path}"), None)
+            .await;
         assert_eq!(status, StatusCode::OK, "{path}");
-        least.insert(name, shown);
+        minimal.insert(name, answer);
     }
 }
 
-/// A run that has just begun, of an agent of the ancestor that nobody told to begin: its id.
-async fn open(house: &House, instance: &str) -> String {
-    let tx = house.store.tenant(house.ours).await.expect("a transaction");
-    let opening = Opening {
+/// Opens a run of an EIM agent that started without a grant, and returns its id.
+async fn open_run(server: &TestServer, instance: &str) -> String {
+    let tx = server
+        .store
+        .tenant(server.ours)
+        .await
+        .expect("a transaction");
+    let opening = RunOpening {
         instance: instance.parse().expect("an id"),
         name: "update".to_owned(),
         description: String::new(),
@@ -194,31 +201,31 @@ async fn open(house: &House, instance: &str) -> String {
     };
     let (new, began) = (
         Subject::New(Box::new(opening)),
-        Happening::of(RunEvent::Began),
+        RunEventRecord::from_event(RunEvent::Began),
     );
-    let now = house.clock.now();
-    let run = runs::advance(&tx, new, &began, &Patience::default(), now).await;
+    let now = server.clock.now();
+    let run = runs::advance(&tx, new, &began, &RunTimeouts::default(), now).await;
     let run = run.expect("it opens").id.to_string();
     tx.commit().await.expect("committed");
     run
 }
 
 #[tokio::test]
-async fn what_is_made_with_the_least_shows_every_field() {
-    let house = House::new().await;
+async fn minimal_resources_have_every_field() {
+    let server = TestServer::new().await;
     let mut table = String::new();
-    for (name, shown) in least(&house).await {
-        writeln!(table, "{name}\n{}", kinds(&shown)).expect("a string");
+    for (name, fetched) in create_minimal(&server).await {
+        writeln!(table, "{name}\n{}", kinds(&fetched)).expect("a string");
     }
     insta::assert_snapshot!(table.trim_end());
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_null_or_empty_as_clients_expect() {
-    let house = House::new().await;
-    let least = least(&house).await;
+async fn absent_values_are_null_or_empty_as_clients_expect() {
+    let server = TestServer::new().await;
+    let minimal = create_minimal(&server).await;
     let nowhere = "object without content";
-    for (resource, place, wanted) in [
+    for (resource, pointer, expected) in [
         ("host", "/site", "null"),
         ("host", "/provider", "null"),
         ("host", "/instance", "null"),
@@ -266,45 +273,52 @@ async fn what_is_not_there_is_null_or_empty_as_clients_expect() {
         ("operating system", "/signature", "null"),
         ("operating system", "/imageSignatures", "[]"),
     ] {
-        let shown = least[resource].pointer(place);
-        let shown = shown.unwrap_or_else(|| panic!("{resource} has no {place}"));
-        assert_eq!(kind(shown), wanted, "{resource}{place}");
+        let value = minimal[resource].pointer(pointer);
+        let value = value.unwrap_or_else(|| panic!("{resource} has no {pointer}"));
+        assert_eq!(kind(value), expected, "{resource}{pointer}");
     }
     for schedule in ["single schedule", "repeated schedule"] {
         for target in ["Host", "Site", "Region"] {
-            let shown = &least[schedule];
-            assert_eq!(shown[format!("target{target}")], Value::Null, "{schedule}");
-            assert_eq!(shown[format!("target{target}Id")], "", "{schedule}");
+            let fetched = &minimal[schedule];
+            assert_eq!(
+                fetched[format!("target{target}")],
+                Value::Null,
+                "{schedule}"
+            );
+            assert_eq!(fetched[format!("target{target}Id")], "", "{schedule}");
         }
     }
-    for (name, shown) in least
+    for (name, fetched) in minimal
         .iter()
         .filter(|(_, it)| it.get("timestamps").is_some())
     {
         for member in ["createdAt", "updatedAt"] {
-            assert_eq!(kind(&shown["timestamps"][member]), "text", "{name}");
+            assert_eq!(kind(&fetched["timestamps"][member]), "text", "{name}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_there_is_shown_as_deep_as_clients_expect() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let image =
-        json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": things.os});
-    let image = id_of(&house.ok("POST os-update-policies", Some(image)).await);
-    let inner = json!({"parentId": things.region});
-    let inner = id_of(&house.ok("POST regions", Some(inner)).await);
-    let site = format!("sites/{}", things.site);
+async fn related_resources_are_nested_as_deep_as_clients_expect() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let image = json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": resources.os});
+    let image = resource_id(
+        &server
+            .expect_ok("POST os-update-policies", Some(image))
+            .await,
+    );
+    let inner = json!({"parentId": resources.region});
+    let inner = resource_id(&server.expect_ok("POST regions", Some(inner)).await);
+    let site = format!("sites/{}", resources.site);
     let region = format!("regions/{inner}");
     let policy = format!("os-update-policies/{image}");
-    let host = format!("compute/hosts/{}", things.host);
-    let instance = format!("compute/instances/{}", things.instance);
-    let run = format!("os-update-runs/{}", things.run);
-    let single = format!("schedules/single/{}", things.schedule);
-    let repeated = format!("schedules/repeated/{}", things.repeated);
-    for (path, place, wanted) in [
+    let host = format!("compute/hosts/{}", resources.host);
+    let instance = format!("compute/instances/{}", resources.instance);
+    let run = format!("os-update-runs/{}", resources.run);
+    let single = format!("schedules/single/{}", resources.schedule);
+    let repeated = format!("schedules/repeated/{}", resources.repeated);
+    for (path, pointer, expected) in [
         (&site, "/region", "object"),
         (&site, "/region/parentRegion", "object without content"),
         (&region, "/parentRegion", "object"),
@@ -327,34 +341,40 @@ async fn what_is_there_is_shown_as_deep_as_clients_expect() {
         (&single, "/targetSite", "null"),
         (&repeated, "/targetSite", "object"),
     ] {
-        let shown = house.ok(&format!("GET {path}"), None).await;
-        let shown = shown.pointer(place).map(kind);
-        assert_eq!(shown.as_deref(), Some(wanted), "{path}{place}");
+        let value = server.expect_ok(&format!("GET {path}"), None).await;
+        let value = value.pointer(pointer).map(kind);
+        assert_eq!(value.as_deref(), Some(expected), "{path}{pointer}");
     }
 }
 
 #[tokio::test]
-async fn every_answer_is_json_and_every_list_says_how_much_there_is() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    house.want(&things).await;
-    let token = house.token(Who::Reader);
+async fn every_response_is_json_and_every_list_has_its_total() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    server.seed_update_controls(&resources).await;
+    let token = server.token(Caller::Reader);
     let mut lists = 0;
     for (method, path, operation) in operations() {
         if method != "GET" {
             continue;
         }
-        let what = format!("GET {}{}", things.fill(&path, "ours"), query(&operation));
-        let answer = house.ask_with(token.as_deref(), None, &what, None).await;
+        let what = format!(
+            "GET {}{}",
+            resources.fill(&path, "ours"),
+            required_query(&operation)
+        );
+        let answer = server
+            .request_with_token(token.as_deref(), None, &what, None)
+            .await;
         assert_eq!(
             answer.headers()["content-type"],
             "application/json",
             "{what}"
         );
-        let (status, answer) = read(answer).await;
+        let (status, answer) = read_json(answer).await;
         assert_eq!(status, StatusCode::OK, "{what}: {answer}");
         let is_list = answer.get("totalElements").is_some() && answer.get("nodes").is_none();
-        if names_a_thing(&path) || !is_list {
+        if has_id_placeholder(&path) || !is_list {
             continue;
         }
         lists += 1;

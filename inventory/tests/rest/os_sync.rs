@@ -1,17 +1,17 @@
-//! What a project takes of a registry of operating systems, and how it asks for it and is told.
+//! The catalogue selection of a project, and how it requests and follows a sync.
 
 use axum::http::StatusCode;
 use chrono::TimeDelta;
-use evenkeel_domain::os::catalogue::{CycleOutcome, CycleStep, Wish};
+use evenkeel_domain::os::catalogue::{CatalogSelection, CycleOutcome, CycleStep};
 use evenkeel_inventory::{OsDefaults, Settings};
 use evenkeel_kit::Clock;
-use evenkeel_store::os_catalogue::{self, Claim, Ended, Progress};
+use evenkeel_store::os_catalogue::{self, CycleClaim, CycleResult, Progress};
 use evenkeel_store::testing::fresh_database;
 use evenkeel_store::{Store, StoreOptions};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::house::{House, Who, with_registries};
+use crate::test_server::{Caller, TestServer, with_registries};
 
 const SETTINGS: &str = "os-catalogue/settings";
 const SYNC: &str = "os-catalogue/sync";
@@ -19,66 +19,73 @@ const REPORT: &str = "os-catalogue/report";
 
 const LEASE: TimeDelta = TimeDelta::minutes(1);
 
-impl House {
-    /// Somebody begins the cycle that is wanted.
-    async fn claimed(&self) -> Claim {
+impl TestServer {
+    /// Claims the requested cycle, as a worker does.
+    async fn claim_cycle(&self) -> CycleClaim {
         let tx = self.store.fleet().await.expect("a transaction");
         let claim = os_catalogue::claim(&tx, "release", Uuid::from_u128(7), LEASE).await;
-        let claim = claim.expect("asked").expect("a cycle is wanted");
+        let claim = claim.expect("an answer").expect("a requested cycle");
         tx.commit().await.expect("committed");
         claim
     }
 
-    /// The cycle has come so far.
-    async fn beats(&self, claim: &Claim, progress: Progress) {
+    /// Reports progress of the cycle.
+    async fn report_progress(&self, claim: &CycleClaim, progress: Progress) {
         let tx = self.store.fleet().await.expect("a transaction");
-        let is_held = os_catalogue::beat(&tx, claim, &progress, LEASE).await;
+        let is_held = os_catalogue::report_progress(&tx, claim, &progress, LEASE).await;
         assert!(is_held.expect("written"));
         tx.commit().await.expect("committed");
     }
 
-    /// The cycle ends.
-    async fn ends(&self, claim: &Claim, ended: Ended) {
+    /// Ends the cycle.
+    async fn finish_cycle(&self, claim: &CycleClaim, ended: CycleResult) {
         let tx = self.store.fleet().await.expect("a transaction");
         let is_held = os_catalogue::finish(&tx, claim, &ended).await;
         assert!(is_held.expect("written"));
         tx.commit().await.expect("committed");
     }
 
-    /// A change of what is taken: what holds then.
-    async fn takes(&self, what: &str, body: Value) -> Value {
-        let told = self.ok(&format!("{what} {SETTINGS}"), Some(body)).await;
-        assert_eq!(self.ok(&format!("GET {SETTINGS}"), None).await, told);
-        told["effective"].clone()
+    /// Changes the selection and returns the effective one.
+    async fn change_selection(&self, what: &str, body: Value) -> Value {
+        let settings = self
+            .expect_ok(&format!("{what} {SETTINGS}"), Some(body))
+            .await;
+        assert_eq!(
+            self.expect_ok(&format!("GET {SETTINGS}"), None).await,
+            settings
+        );
+        settings["effective"].clone()
     }
 }
 
 #[tokio::test]
-async fn a_project_takes_what_the_server_has_where_it_says_nothing() {
-    let house = House::with(with_registries()).await;
-    let usual = json!({
+async fn a_project_uses_the_defaults_of_the_server_for_unset_values() {
+    let server = TestServer::with_settings(with_registries()).await;
+    let defaults = json!({
         "registry": "release", "revision": "~0.8.11", "enabledProfiles": ["edge", "edge-rt"],
         "defaultProfile": "edge",
     });
-    let told = house.ok(&format!("GET {SETTINGS}"), None).await;
-    let nothing = json!({
+    let settings = server.expect_ok(&format!("GET {SETTINGS}"), None).await;
+    let expected = json!({
         "registry": null, "revision": null, "enabledProfiles": null, "defaultProfile": null,
-        "effective": usual, "defaultOsID": "", "registries": ["lab", "release"],
+        "effective": defaults, "defaultOsID": "", "registries": ["lab", "release"],
     });
-    assert_eq!(told, nothing);
+    assert_eq!(settings, expected);
 
-    let frozen = house.takes("PUT", json!({"revision": "0.8.12"})).await;
+    let frozen = server
+        .change_selection("PUT", json!({"revision": "0.8.12"}))
+        .await;
     assert_eq!(frozen["revision"], "0.8.12");
-    assert_eq!(frozen["enabledProfiles"], usual["enabledProfiles"]);
-    // The server's default is none of those that the project takes, so it has none.
+    assert_eq!(frozen["enabledProfiles"], defaults["enabledProfiles"]);
+    // The project does not select the server's default profile, so it has no default.
     let fewer = json!({"enabledProfiles": ["edge-rt"]});
-    let fewer = house.takes("PATCH", fewer).await;
+    let fewer = server.change_selection("PATCH", fewer).await;
     assert_eq!(
         (&fewer["revision"], &fewer["defaultProfile"]),
         (&json!("0.8.12"), &json!(""))
     );
     let other = json!({"registry": "lab", "defaultProfile": "edge-rt"});
-    let other = house.takes("PATCH", other).await;
+    let other = server.change_selection("PATCH", other).await;
     assert_eq!(
         other,
         json!({
@@ -87,27 +94,31 @@ async fn a_project_takes_what_the_server_has_where_it_says_nothing() {
         })
     );
     let masked = format!("PATCH {SETTINGS}?fieldMask=revision");
-    let masked = house.ok(&masked, Some(json!({"registry": "lab"}))).await;
-    assert_eq!(masked["revision"], Value::Null);
-    // What was read is written back.
-    let back = house
-        .ok(&format!("PUT {SETTINGS}"), Some(masked.clone()))
+    let masked = server
+        .expect_ok(&masked, Some(json!({"registry": "lab"})))
         .await;
-    assert_eq!(back, masked);
+    assert_eq!(masked["revision"], Value::Null);
+    // A client may write back what it read.
+    let replaced = server
+        .expect_ok(&format!("PUT {SETTINGS}"), Some(masked.clone()))
+        .await;
+    assert_eq!(replaced, masked);
     let none = json!({"registry": null, "enabledProfiles": null, "defaultProfile": ""});
-    let none = house.takes("PATCH", none).await;
+    let none = server.change_selection("PATCH", none).await;
     assert_eq!(
         (&none["registry"], &none["defaultProfile"]),
-        (&usual["registry"], &json!(""))
+        (&defaults["registry"], &json!(""))
     );
-    assert_eq!(house.takes("PUT", json!({})).await, usual);
+    assert_eq!(server.change_selection("PUT", json!({})).await, defaults);
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_is_refused_with_its_field() {
-    let house = House::with(with_registries()).await;
-    let kept = json!({"revision": "~0.8.12"});
-    let kept = house.ok(&format!("PUT {SETTINGS}"), Some(kept)).await;
+async fn an_invalid_selection_is_rejected_with_its_field() {
+    let server = TestServer::with_settings(with_registries()).await;
+    let valid = json!({"revision": "~0.8.12"});
+    let stored = server
+        .expect_ok(&format!("PUT {SETTINGS}"), Some(valid))
+        .await;
     for (body, field) in [
         (json!({"registry": "elsewhere"}), "registry"),
         (json!({"registry": ""}), "registry"),
@@ -134,70 +145,82 @@ async fn what_cannot_be_taken_is_refused_with_its_field() {
     ] {
         for method in ["PUT", "PATCH"] {
             let what = format!("{method} {SETTINGS}");
-            let (status, problem) = house.ours(&what, Some(body.clone())).await;
+            let (status, problem) = server.request_as_writer(&what, Some(body.clone())).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{what} {body}: {problem}");
             assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
-            let told = problem["field"].as_str().unwrap_or_default();
-            assert_eq!(told.split('[').next(), Some(field), "{what}: {problem}");
+            let reported_field = problem["field"].as_str().unwrap_or_default();
+            assert_eq!(
+                reported_field.split('[').next(),
+                Some(field),
+                "{what}: {problem}"
+            );
         }
     }
     let elsewhere = Some(json!({"registry": "elsewhere"}));
-    let (_, problem) = house.ours(&format!("PUT {SETTINGS}"), elsewhere).await;
+    let (_, problem) = server
+        .request_as_writer(&format!("PUT {SETTINGS}"), elsewhere)
+        .await;
     assert_eq!(
         problem["message"],
         "registry: the server knows only lab, release"
     );
-    assert_eq!(house.ok(&format!("GET {SETTINGS}"), None).await, kept);
+    assert_eq!(
+        server.expect_ok(&format!("GET {SETTINGS}"), None).await,
+        stored
+    );
 }
 
 #[tokio::test]
 async fn the_default_operating_system_is_the_newest_of_the_default_profile() {
-    let house = House::with(with_registries()).await;
-    let now = async || house.ok(&format!("GET {SETTINGS}"), None).await["defaultOsID"].clone();
-    let made = async |version: &str| {
+    let server = TestServer::with_settings(with_registries()).await;
+    let now =
+        async || server.expect_ok(&format!("GET {SETTINGS}"), None).await["defaultOsID"].clone();
+    let sync_version = async |version: &str| {
         let list = json!({"repo": version}).to_string();
-        let os = house.synced_with(house.ours, "edge", version, &list).await;
+        let os = server
+            .create_synced_os_with(server.ours, "edge", version, &list)
+            .await;
         os.to_string()
     };
     assert_eq!(now().await, "");
-    let old = made("1.9").await;
+    let old = sync_version("1.9").await;
     assert_eq!(now().await, old);
-    let new = made("1.10").await;
-    made("1.2").await;
+    let new = sync_version("1.10").await;
+    sync_version("1.2").await;
     assert_eq!(now().await, new);
     let none = json!({"defaultProfile": ""});
-    house.takes("PATCH", none).await;
+    server.change_selection("PATCH", none).await;
     assert_eq!(now().await, "");
 }
 
 #[tokio::test]
-async fn a_sync_is_asked_for_and_followed_to_its_end() {
-    let house = House::with(with_registries()).await;
-    let get = async || house.ok(&format!("GET {SYNC}"), None).await;
-    let post = async || house.ok(&format!("POST {SYNC}"), None).await;
-    let nothing = get().await;
-    assert_eq!(nothing["registry"], "release");
+async fn a_sync_is_requested_and_followed_to_its_end() {
+    let server = TestServer::with_settings(with_registries()).await;
+    let get = async || server.expect_ok(&format!("GET {SYNC}"), None).await;
+    let post = async || server.expect_ok(&format!("POST {SYNC}"), None).await;
+    let initial = get().await;
+    assert_eq!(initial["registry"], "release");
     assert_eq!(
-        (&nothing["request"], &nothing["outcome"]),
+        (&initial["request"], &initial["outcome"]),
         (&json!("0"), &Value::Null)
     );
 
-    let asked = post().await;
+    let requested = post().await;
     assert_eq!(
-        (&asked["request"], &asked["done"]),
+        (&requested["request"], &requested["done"]),
         (&json!("1"), &json!("0"))
     );
-    // Whoever asks before it begins is met by it as well.
-    assert_eq!(post().await, asked);
-    assert_eq!(get().await, asked);
+    // A second request before the cycle begins is served by the same cycle.
+    assert_eq!(post().await, requested);
+    assert_eq!(get().await, requested);
 
-    let claim = house.claimed().await;
+    let claim = server.claim_cycle().await;
     let progress = Progress {
         step: CycleStep::Fetching,
         finished: 3,
         total: 7,
     };
-    house.beats(&claim, progress).await;
+    server.report_progress(&claim, progress).await;
     let running = get().await;
     assert_eq!(
         [
@@ -209,34 +232,38 @@ async fn a_sync_is_asked_for_and_followed_to_its_end() {
         [&json!("fetching"), &json!(3), &json!(7), &json!("0")]
     );
     assert!(running["startedAt"].is_string());
-    // What has begun may have looked already.
+    // A running cycle may have read the registry already, so a request needs another cycle.
     assert_eq!(post().await["request"], "2");
 
-    let later = house.clock.now() + TimeDelta::hours(1);
-    let ended = Ended {
-        outcome: CycleOutcome::Partly,
+    let later = server.clock.now() + TimeDelta::hours(1);
+    let ended = CycleResult {
+        outcome: CycleOutcome::Partial,
         message: "walrus".to_owned(),
         not_before: Some(later),
     };
-    house.ends(&claim, ended).await;
+    server.finish_cycle(&claim, ended).await;
     let ended = get().await;
     assert_eq!(
         [&ended["request"], &ended["done"], &ended["step"]],
         [&json!("2"), &json!("1"), &json!("idle")]
     );
     assert_eq!(
-        [&ended["outcome"], &ended["goodAt"], &ended["notBefore"]],
         [
-            &json!("partly"),
+            &ended["outcome"],
+            &ended["lastSuccessAt"],
+            &ended["notBefore"]
+        ],
+        [
+            &json!("partial"),
             &Value::Null,
             &json!("2026-03-01T13:00:00Z")
         ]
     );
-    // What was said of it may be about another project.
+    // The message may be about another project, so it is not shown.
     assert!(!ended.to_string().contains("walrus"), "{ended}");
-    let (status, theirs) = house
-        .ask(
-            Who::Foreigner,
+    let (status, theirs) = server
+        .request_as(
+            Caller::Foreigner,
             &format!("GET /v1/projects/theirs/{SYNC}"),
             None,
         )
@@ -245,60 +272,62 @@ async fn a_sync_is_asked_for_and_followed_to_its_end() {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_cannot_ask_for_it() {
-    let known = with_registries().os;
+async fn a_project_without_a_selection_cannot_request_a_sync() {
+    let defaults = with_registries().os_defaults;
     let no_revision = OsDefaults {
-        wish: Wish {
+        selection: CatalogSelection {
             revision: None,
-            ..known.wish.clone()
+            ..defaults.selection.clone()
         },
-        ..known.clone()
+        ..defaults.clone()
     };
     let unknown = OsDefaults {
         registries: Vec::new(),
-        ..known
+        ..defaults
     };
-    let nothing = "the project takes no operating systems: it has no registry, or no revision";
+    let no_selection = "the project takes no operating systems: it has no registry, or no revision";
     for (os, registry, why) in [
-        (OsDefaults::default(), "", nothing),
-        (no_revision, "release", nothing),
+        (OsDefaults::default(), "", no_selection),
+        (no_revision, "release", no_selection),
         (unknown, "release", "the server knows no registry"),
     ] {
-        let house = House::with(Settings {
-            os,
+        let server = TestServer::with_settings(Settings {
+            os_defaults: os,
             ..Settings::default()
         })
         .await;
-        let (status, problem) = house.ours(&format!("POST {SYNC}"), None).await;
+        let (status, problem) = server
+            .request_as_writer(&format!("POST {SYNC}"), None)
+            .await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
         assert_eq!(
             (&problem["code"], &problem["message"]),
             (&json!("FailedPrecondition"), &json!(why))
         );
-        let told = house.ok(&format!("GET {SYNC}"), None).await;
+        let sync = server.expect_ok(&format!("GET {SYNC}"), None).await;
         assert_eq!(
-            (&told["registry"], &told["request"]),
+            (&sync["registry"], &sync["request"]),
             (&json!(registry), &json!("0"))
         );
     }
 }
 
 #[tokio::test]
-async fn the_report_says_what_was_found_until_something_else_is_wanted() {
-    let house = House::with(with_registries()).await;
-    let get = async || house.ok(&format!("GET {REPORT}"), None).await;
-    let nothing = get().await;
+async fn the_report_shows_the_findings_until_the_selection_changes() {
+    let server = TestServer::with_settings(with_registries()).await;
+    let get = async || server.expect_ok(&format!("GET {REPORT}"), None).await;
+    let initial = get().await;
     assert_eq!(
-        (&nothing["outcome"], &nothing["findings"]),
+        (&initial["outcome"], &initial["findings"]),
         (&Value::Null, &json!([]))
     );
-    let os = house.synced(house.ours, "walrus").await;
-    house.reported(house.ours, "walrus", os).await;
+    let os = server.create_synced_os(server.ours, "walrus").await;
+    server.store_sync_report(server.ours, "walrus", os).await;
     let since = "2026-03-01T12:00:00Z";
-    let wanted = json!({
-        "registry": "release", "revision": "~0.8.11", "outcome": "partly",
+    let expected = json!({
+        "registry": "release", "revision": "~0.8.11", "outcome": "partial",
         "message": "1 of 2 profiles of walrus was not taken", "request": "7",
-        "startedAt": since, "endedAt": since, "made": 1, "refreshed": 2, "same": 3, "refused": 4,
+        "startedAt": since, "endedAt": since, "created": 1, "refreshed": 2, "unchanged": 3, "refused": 4,
         "findings": [
             {
                 "repository": "edge/walrus", "tag": "1.0", "kind": "gone", "field": "",
@@ -310,46 +339,53 @@ async fn the_report_says_what_was_found_until_something_else_is_wanted() {
             },
         ],
     });
-    assert_eq!(get().await, wanted);
-    house.takes("PATCH", json!({"revision": "~0.8.12"})).await;
-    assert_eq!(get().await, nothing);
+    assert_eq!(get().await, expected);
+    server
+        .change_selection("PATCH", json!({"revision": "~0.8.12"}))
+        .await;
+    assert_eq!(get().await, initial);
 }
 
-/// Two people change two settings at the same time.
+/// Two requests change two fields at the same time.
 #[tokio::test]
-async fn no_change_of_what_is_taken_is_lost() {
-    let house = House::with(with_registries()).await;
+async fn no_change_of_the_selection_is_lost() {
+    let server = TestServer::with_settings(with_registries()).await;
     for n in 0..10 {
         let one = json!({"revision": format!("~0.9.{n}")});
         let other = json!({"enabledProfiles": [format!("edge-{n}")]});
         let what = format!("PATCH {SETTINGS}");
         tokio::join!(
-            house.ok(&what, Some(one.clone())),
-            house.ok(&what, Some(other.clone())),
+            server.expect_ok(&what, Some(one.clone())),
+            server.expect_ok(&what, Some(other.clone())),
         );
-        let told = house.ok(&format!("GET {SETTINGS}"), None).await;
-        assert_eq!(told["revision"], one["revision"]);
-        assert_eq!(told["enabledProfiles"], other["enabledProfiles"]);
+        let settings = server.expect_ok(&format!("GET {SETTINGS}"), None).await;
+        assert_eq!(settings["revision"], one["revision"]);
+        assert_eq!(settings["enabledProfiles"], other["enabledProfiles"]);
     }
 }
 
-/// A registry is the fleet's, what a project wants is its own, and nobody holds a connection while waiting for another.
+/// Registries belong to the fleet and selections to a project. A request must not hold one
+/// connection while it waits for another.
 #[tokio::test]
-async fn a_server_with_a_single_connection_asks_and_answers() {
+async fn a_server_with_a_single_connection_answers_every_request() {
     let options = StoreOptions {
         max_connections: 1,
         ..StoreOptions::default()
     };
     let store = Store::connect(&fresh_database().await, options).await;
-    let house = House::on(store.expect("connected"), with_registries()).await;
-    house.takes("PUT", json!({"revision": "0.8.12"})).await;
-    house.takes("PATCH", json!({"registry": "lab"})).await;
+    let server = TestServer::with_store(store.expect("connected"), with_registries()).await;
+    server
+        .change_selection("PUT", json!({"revision": "0.8.12"}))
+        .await;
+    server
+        .change_selection("PATCH", json!({"registry": "lab"}))
+        .await;
     for (what, request) in [("POST", "1"), ("GET", "1"), ("POST", "1")] {
-        let told = house.ok(&format!("{what} {SYNC}"), None).await;
+        let sync = server.expect_ok(&format!("{what} {SYNC}"), None).await;
         assert_eq!(
-            (&told["registry"], &told["request"]),
+            (&sync["registry"], &sync["request"]),
             (&json!("lab"), &json!(request))
         );
     }
-    house.ok(&format!("GET {REPORT}"), None).await;
+    server.expect_ok(&format!("GET {REPORT}"), None).await;
 }

@@ -1,4 +1,4 @@
-//! Every path × method × role, with its status.
+//! Every path, method and role with its status.
 
 use std::fmt::Write;
 
@@ -6,11 +6,12 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use evenkeel_inventory::document;
 use evenkeel_kit::Clock;
-use evenkeel_store::hosts::{self, Joining};
+use evenkeel_store::hosts::{self, JoinRequest};
 use serde_json::{Value, json};
 
-use crate::house::{
-    House, KEY, Things, UUID, Who, legacy, nightly, os_body, read, with_registries,
+use crate::test_server::{
+    Caller, ResourceIds, SSH_KEY, TestServer, UUID, legacy_path, nightly, os_body, read_json,
+    with_registries,
 };
 
 /// Every operation of the document: method, path, operation.
@@ -25,55 +26,59 @@ pub fn operations() -> Vec<(String, String, Value)> {
     operations
 }
 
-/// A body that an operation takes, with these things.
-pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> {
+/// A body for an operation, with these resources.
+pub fn request_body(
+    operation: &Value,
+    resources: &ResourceIds,
+    server: &TestServer,
+) -> Option<Value> {
     operation.get("requestBody")?;
     Some(match operation["operationId"].as_str().expect("an id") {
         "put_project" => json!({"description": "new"}),
         "create_host" => json!({"name": "made"}),
         "register_host" => json!({"name": "new", "serialNumber": "NEW12345"}),
         "reregister_host" => json!({"name": "edge-01", "autoOnboard": true}),
-        "create_instance" => json!({"hostID": things.host, "osID": things.os}),
-        "put_instance" | "patch_instance" => json!({"osUpdatePolicyID": things.policy}),
+        "create_instance" => json!({"hostID": resources.host, "osID": resources.os}),
+        "put_instance" | "patch_instance" => json!({"osUpdatePolicyID": resources.policy}),
         "create_operating_system" => os_body("new"),
         "put_operating_system" | "patch_operating_system" => json!({"architecture": "x86_64"}),
         "create_update_policy" => json!({"name": "new", "updatePolicy": "UPDATE_POLICY_LATEST"}),
         "create_single_schedule" => json!({
-            "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60),
-            "targetHostId": things.host,
+            "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": server.seconds(60),
+            "targetHostId": resources.host,
         }),
         "put_single_schedule" | "patch_single_schedule" => json!({
-            "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(90),
-            "targetHostId": things.host,
+            "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": server.seconds(90),
+            "targetHostId": resources.host,
         }),
         "create_repeated_schedule" | "put_repeated_schedule" | "patch_repeated_schedule" => {
-            nightly(&things.site)
+            nightly(&resources.site)
         }
         "create_region" | "put_region" | "patch_region" => json!({"name": "north"}),
         "create_site" => json!({"name": "bonn"}),
         "put_site" | "patch_site" => {
-            json!({"name": "bonn", "regionId": things.region})
+            json!({"name": "bonn", "regionId": resources.region})
         }
-        "put_host" | "patch_host" => json!({"name": "edge-01", "siteId": things.site}),
+        "put_host" | "patch_host" => json!({"name": "edge-01", "siteId": resources.site}),
         "create_provider" => json!({
             "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "new", "apiEndpoint": "",
         }),
         "create_custom_config" => json!({"name": "new", "config": "#cloud-config"}),
-        "create_local_account" => json!({"username": "new", "sshKey": KEY}),
+        "create_local_account" => json!({"username": "new", "sshKey": SSH_KEY}),
         "put_assignment" | "patch_assignment" => {
-            json!({"osUpdatePolicyId": things.policy, "maxConcurrent": 3})
+            json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 3})
         }
         "put_pause" | "resume_assignment" => json!({"reason": "a storm"}),
         "put_order" => json!({"kind": "cancel", "reason": "not today"}),
         "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
         "put_os_settings" | "patch_os_settings" => json!({"revision": "~0.8.12"}),
         "create_join_token" => json!({}),
-        other => panic!("the operation {other} takes a body: say in `statuses::body` which"),
+        other => panic!("add a body for the operation {other} to `statuses::request_body`"),
     })
 }
 
-/// The parameters behind the question mark without which an operation cannot be asked.
-pub fn query(operation: &Value) -> &'static str {
+/// The required query parameters of an operation.
+pub fn required_query(operation: &Value) -> &'static str {
     let id = operation["operationId"].as_str().expect("an id");
     if id == "find_locations" {
         return "?name=ulm&showSites=true&showRegions=true";
@@ -84,15 +89,15 @@ pub fn query(operation: &Value) -> &'static str {
         let name = &parameter["name"];
         assert!(
             !is_needed,
-            "the operation {id} needs the parameter {name}: say in `statuses::query` which"
+            "the operation {id} requires the parameter {name}: add it to `statuses::required_query`"
         );
     }
     ""
 }
 
-/// What has to be asked before what: readers first, then what changes things, then what ends the trust in them, and
-/// nothing is deleted before what leans on it.
-fn rank(method: &str, path: &str) -> usize {
+/// Order of the requests: reads first, then changes, then invalidations, then deletions. A resource
+/// is deleted after the resources that refer to it.
+fn request_order(method: &str, path: &str) -> usize {
     let order = [
         "os-update-runs",
         "schedules",
@@ -113,60 +118,66 @@ fn rank(method: &str, path: &str) -> usize {
     match method {
         "GET" => 0,
         "DELETE" => {
-            let place = order.iter().position(|part| path.contains(part));
-            10 + place.expect("say in `statuses::rank` what is deleted before what")
+            let index = order.iter().position(|part| path.contains(part));
+            10 + index.expect("add the resource to `statuses::request_order`")
         }
         _ if path.ends_with("/invalidate") => 2,
         _ => 1,
     }
 }
 
-/// Those who ask, in the order of the columns.
-const EVERYBODY: [Who; 7] = [
-    Who::Nobody,
-    Who::Guest,
-    Who::Node,
-    Who::Foreigner,
-    Who::Reader,
-    Who::Writer,
-    Who::Administrator,
+/// All callers in the order of the columns.
+const ALL_CALLERS: [Caller; 7] = [
+    Caller::Anonymous,
+    Caller::Guest,
+    Caller::Node,
+    Caller::Foreigner,
+    Caller::Reader,
+    Caller::Writer,
+    Caller::Administrator,
 ];
 
-/// What the paths of a project begin with.
-const IN_A_PROJECT: &str = "/v1/projects/{projectName}/";
+/// Prefix of the document's paths in a project.
+const PROJECT_PREFIX: &str = "/v1/projects/{projectName}/";
 
-/// An operation, with the status that each of [`EVERYBODY`] gets.
-type Row = (String, Vec<u16>);
+/// An operation, with the status for each of [`ALL_CALLERS`].
+type StatusRow = (String, Vec<u16>);
 
-/// Asks for everything as everybody: by the name of the project, or in the legacy form, which has only what is in a
-/// project.
-async fn rows(is_legacy: bool) -> Vec<Row> {
-    let house = House::with(with_registries()).await;
-    let things = house.furnish().await;
-    house.want(&things).await;
-    came(&house, &things).await;
+/// Sends every request as every caller: with the name of the project, or in the legacy form, which
+/// has only the paths in a project.
+async fn status_rows(is_legacy: bool) -> Vec<StatusRow> {
+    let server = TestServer::with_settings(with_registries()).await;
+    let resources = server.seed_resources().await;
+    server.seed_update_controls(&resources).await;
+    join_host(&server, &resources).await;
     let (project, tokens) = (
-        house.ours.to_string(),
-        EVERYBODY.map(|who| house.token(who)),
+        server.ours.to_string(),
+        ALL_CALLERS.map(|caller| server.token(caller)),
     );
     let mut operations = operations();
-    operations.retain(|(_, path, _)| !is_legacy || path.starts_with(IN_A_PROJECT));
-    operations.sort_by_key(|(method, path, _)| rank(method, path));
+    operations.retain(|(_, path, _)| !is_legacy || path.starts_with(PROJECT_PREFIX));
+    operations.sort_by_key(|(method, path, _)| request_order(method, path));
     let mut rows = Vec::new();
     for (method, path, operation) in operations {
-        let uri = format!("{}{}", things.fill(&path, "ours"), query(&operation));
+        let uri = format!(
+            "{}{}",
+            resources.fill(&path, "ours"),
+            required_query(&operation)
+        );
         let (uri, active) = if is_legacy {
-            (legacy(&uri), Some(project.as_str()))
+            (legacy_path(&uri), Some(project.as_str()))
         } else {
             (uri, None)
         };
         let what = format!("{method} {uri}");
         let mut statuses = Vec::new();
-        for (who, token) in EVERYBODY.iter().zip(&tokens) {
-            let body = body(&operation, &things, &house);
-            let answer = house.ask_with(token.as_deref(), active, &what, body).await;
-            let (status, answer) = read(answer).await;
-            assert!(!status.is_server_error(), "{what} as {who:?}: {answer}");
+        for (caller, token) in ALL_CALLERS.iter().zip(&tokens) {
+            let body = request_body(&operation, &resources, &server);
+            let answer = server
+                .request_with_token(token.as_deref(), active, &what, body)
+                .await;
+            let (status, answer) = read_json(answer).await;
+            assert!(!status.is_server_error(), "{what} as {caller:?}: {answer}");
             statuses.push(status.as_u16());
         }
         rows.push((format!("{method} {path}"), statuses));
@@ -174,36 +185,42 @@ async fn rows(is_legacy: bool) -> Vec<Row> {
     rows
 }
 
-/// The machine of the host has come, so there is a trust in it that can end.
-async fn came(house: &House, things: &Things) {
-    let tx = house.store.tenant(house.ours).await.expect("a transaction");
-    let joining = Joining {
+/// Lets the machine of the host join, so that its trust can be revoked.
+async fn join_host(server: &TestServer, resources: &ResourceIds) {
+    let tx = server
+        .store
+        .tenant(server.ours)
+        .await
+        .expect("a transaction");
+    let joining = JoinRequest {
         uuid: UUID.parse().expect("a UUID"),
         serial: None,
         hostname: "edge-01".to_owned(),
         public_key: Vec::new(),
     };
-    let host = things.host.parse().expect("an id");
-    hosts::joined(&tx, host, &joining, house.clock.now())
+    let host = resources.host.parse().expect("an id");
+    hosts::record_join(&tx, host, &joining, server.clock.now())
         .await
-        .expect("it has come");
+        .expect("it has joined");
     tx.commit().await.expect("committed");
 }
 
-/// The status of somebody who may not do what a row is about; none for those who may.
-fn refusal(who: Who, what: &str) -> Option<u16> {
+/// The status for a caller that may not do this; none for callers that may.
+fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
     let reads = what.starts_with("GET ");
     match what {
-        "GET /v1/orchestrator" => (who == Who::Nobody).then_some(401),
-        // The list of the projects that one may see: whoever may see none is nobody here.
-        "GET /v1/projects" => matches!(who, Who::Nobody | Who::Guest | Who::Node).then_some(401),
-        _ => match who {
-            Who::Nobody => Some(401),
-            Who::Guest | Who::Node | Who::Foreigner => Some(403),
-            Who::Reader => (!reads).then_some(403),
-            // Projects themselves are made and deleted by administrators only.
-            Who::Writer => (!reads && !what.contains(IN_A_PROJECT)).then_some(403),
-            Who::Administrator => None,
+        "GET /v1/orchestrator" => (caller == Caller::Anonymous).then_some(401),
+        // The list of visible projects. A caller that may see no project is unauthenticated.
+        "GET /v1/projects" => {
+            matches!(caller, Caller::Anonymous | Caller::Guest | Caller::Node).then_some(401)
+        }
+        _ => match caller {
+            Caller::Anonymous => Some(401),
+            Caller::Guest | Caller::Node | Caller::Foreigner => Some(403),
+            Caller::Reader => (!reads).then_some(403),
+            // Only administrators create and delete projects.
+            Caller::Writer => (!reads && !what.contains(PROJECT_PREFIX)).then_some(403),
+            Caller::Administrator => None,
         },
     }
 }
@@ -211,15 +228,18 @@ fn refusal(who: Who, what: &str) -> Option<u16> {
 #[tokio::test]
 async fn every_path_method_and_role_has_its_status() {
     let mut table = format!("{:<84}", "");
-    for who in EVERYBODY {
-        write!(table, " {:<6.6}", format!("{who:?}").to_lowercase()).expect("a string");
+    for caller in ALL_CALLERS {
+        write!(table, " {:<6.6}", format!("{caller:?}").to_lowercase()).expect("a string");
     }
-    for (what, statuses) in rows(false).await {
+    for (what, statuses) in status_rows(false).await {
         write!(table, "\n{what:<84}").expect("a string");
-        for (who, status) in EVERYBODY.into_iter().zip(statuses) {
-            match refusal(who, &what) {
-                Some(refused) => assert_eq!(status, refused, "{what} as {who:?}"),
-                None => assert!(!matches!(status, 401 | 403), "{what} as {who:?}: {status}"),
+        for (caller, status) in ALL_CALLERS.into_iter().zip(statuses) {
+            match expected_refusal(caller, &what) {
+                Some(refused) => assert_eq!(status, refused, "{what} as {caller:?}"),
+                None => assert!(
+                    !matches!(status, 401 | 403),
+                    "{what} as {caller:?}: {status}"
+                ),
             }
             write!(table, " {status:<6}").expect("a string");
         }
@@ -233,26 +253,26 @@ async fn every_path_method_and_role_has_its_status() {
 }
 
 #[tokio::test]
-async fn the_legacy_form_says_the_same_to_everybody() {
-    let named: Vec<Row> = rows(false)
+async fn the_legacy_form_has_the_same_statuses() {
+    let by_name: Vec<StatusRow> = status_rows(false)
         .await
         .into_iter()
-        .filter(|(what, _)| what.contains(IN_A_PROJECT))
+        .filter(|(what, _)| what.contains(PROJECT_PREFIX))
         .collect();
-    let legacy = rows(true).await;
+    let legacy = status_rows(true).await;
     assert!(legacy.len() > 90, "only {} operations", legacy.len());
-    for (named, legacy) in named.iter().zip(&legacy) {
-        assert_eq!(legacy, named);
+    for (by_name, legacy) in by_name.iter().zip(&legacy) {
+        assert_eq!(legacy, by_name);
     }
-    assert_eq!(legacy.len(), named.len());
+    assert_eq!(legacy.len(), by_name.len());
 }
 
 #[tokio::test]
-async fn the_legacy_form_needs_the_uuid_of_a_project_that_one_may_enter() {
-    let house = House::new().await;
-    let (ours, theirs) = (house.ours.to_string(), house.theirs.to_string());
-    let token = house.token(Who::Reader);
-    for (project, wanted) in [
+async fn the_legacy_form_needs_the_uuid_of_an_accessible_project() {
+    let server = TestServer::new().await;
+    let (ours, theirs) = (server.ours.to_string(), server.theirs.to_string());
+    let token = server.token(Caller::Reader);
+    for (project, expected) in [
         (None, 401),
         (Some(""), 401),
         (Some("ours"), 401),
@@ -261,14 +281,16 @@ async fn the_legacy_form_needs_the_uuid_of_a_project_that_one_may_enter() {
         (Some(ours.as_str()), 200),
     ] {
         let what = "GET /edge-infra.orchestrator.apis/v2/hosts";
-        let answer = house.ask_with(token.as_deref(), project, what, None).await;
-        assert_eq!(answer.status().as_u16(), wanted, "{project:?}");
+        let answer = server
+            .request_with_token(token.as_deref(), project, what, None)
+            .await;
+        assert_eq!(answer.status().as_u16(), expected, "{project:?}");
     }
 }
 
 #[tokio::test]
-async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_one_is_not_found() {
-    let house = House::new().await;
+async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found() {
+    let server = TestServer::new().await;
     for (id, status, message) in [
         ("host-00000000", 404, "host_resource not found"),
         ("host-999", 404, "host_resource not found"),
@@ -289,15 +311,17 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_one_is_not_found(
             "resourceId: `nonsense` is not an id of the form host-0a1b2c3d",
         ),
     ] {
-        let (got, problem) = house.ours(&format!("GET compute/hosts/{id}"), None).await;
+        let (got, problem) = server
+            .request_as_writer(&format!("GET compute/hosts/{id}"), None)
+            .await;
         assert_eq!(got.as_u16(), status, "{id}");
         assert_eq!(problem["message"], message);
     }
 }
 
 #[tokio::test]
-async fn what_is_not_found_is_called_as_the_ancestor_calls_it() {
-    let house = House::new().await;
+async fn not_found_messages_use_the_names_of_eim() {
+    let server = TestServer::new().await;
     for (path, message) in [
         (
             "compute/instances/inst-00000000",
@@ -341,7 +365,7 @@ async fn what_is_not_found_is_called_as_the_ancestor_calls_it() {
             "join_token_resource not found",
         ),
     ] {
-        let (got, problem) = house.ours(&format!("GET {path}"), None).await;
+        let (got, problem) = server.request_as_writer(&format!("GET {path}"), None).await;
         assert_eq!(
             (got, &problem["message"]),
             (StatusCode::NOT_FOUND, &json!(message)),
@@ -351,23 +375,25 @@ async fn what_is_not_found_is_called_as_the_ancestor_calls_it() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_as_a_problem() {
-    let house = House::new().await;
-    let (status, problem) = house.ask(Who::Writer, "GET /v1/nothing", None).await;
+async fn an_unknown_path_or_method_is_a_problem() {
+    let server = TestServer::new().await;
+    let (status, problem) = server
+        .request_as(Caller::Writer, "GET /v1/nothing", None)
+        .await;
     assert_eq!(
         (status, &problem["code"]),
         (StatusCode::NOT_FOUND, &json!("NotFound"))
     );
-    let (status, problem) = house.ours("DELETE compute/hosts", None).await;
+    let (status, problem) = server.request_as_writer("DELETE compute/hosts", None).await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(problem["type"], "urn:evenkeel:problem:no-such-method");
 }
 
 #[tokio::test]
-async fn a_problem_has_the_members_of_both_worlds() {
-    let house = House::new().await;
+async fn a_problem_has_the_members_of_eim_and_of_rfc_9457() {
+    let server = TestServer::new().await;
     let request = Request::get("/v1/projects/ours/compute/hosts").header("x-request-id", "req-9");
-    let response = house
+    let response = server
         .send(request.body(Body::empty()).expect("a request"))
         .await;
     assert_eq!(
@@ -376,47 +402,47 @@ async fn a_problem_has_the_members_of_both_worlds() {
     );
     assert_eq!(response.headers()["www-authenticate"], "Bearer");
     assert_eq!(response.headers()["x-content-type-options"], "nosniff");
-    let (_, problem) = read(response).await;
+    let (_, problem) = read_json(response).await;
     insta::assert_snapshot!(serde_json::to_string_pretty(&problem).expect("JSON"));
 }
 
 #[tokio::test]
-async fn a_token_counts_only_while_it_is_good() {
-    let house = House::new().await;
-    let good = house.token(Who::Reader).expect("a token");
-    let ask = async |value: &str| {
+async fn a_token_is_accepted_only_while_it_is_valid() {
+    let server = TestServer::new().await;
+    let good = server.token(Caller::Reader).expect("a token");
+    let status_for = async |value: &str| {
         let request =
             Request::get("/v1/projects/ours/compute/hosts").header("authorization", value);
-        house
+        server
             .send(request.body(Body::empty()).expect("a request"))
             .await
             .status()
             .as_u16()
     };
-    assert_eq!(ask(&format!("Bearer {good}")).await, 200);
-    assert_eq!(ask(&format!("bearer {good}")).await, 200);
-    assert_eq!(ask(&format!("Basic {good}")).await, 401);
-    assert_eq!(ask("Bearer").await, 401);
-    assert_eq!(ask(&format!("Bearer {good}x")).await, 401);
+    assert_eq!(status_for(&format!("Bearer {good}")).await, 200);
+    assert_eq!(status_for(&format!("bearer {good}")).await, 200);
+    assert_eq!(status_for(&format!("Basic {good}")).await, 401);
+    assert_eq!(status_for("Bearer").await, 401);
+    assert_eq!(status_for(&format!("Bearer {good}x")).await, 401);
     let parts: Vec<_> = good.split('.').collect();
     let unsigned = format!("Bearer eyJhbGciOiJub25lIn0.{}.", parts[1]);
-    assert_eq!(ask(&unsigned).await, 401);
-    house.clock.advance(chrono::TimeDelta::hours(2));
-    assert_eq!(ask(&format!("Bearer {good}")).await, 401);
+    assert_eq!(status_for(&unsigned).await, 401);
+    server.clock.advance(chrono::TimeDelta::hours(2));
+    assert_eq!(status_for(&format!("Bearer {good}")).await, 401);
 }
 
 #[tokio::test]
 async fn unknown_and_foreign_projects_look_the_same() {
-    let house = House::new().await;
-    let ask = async |project: &str| {
+    let server = TestServer::new().await;
+    let request_hosts = async |project: &str| {
         let path = format!("GET /v1/projects/{project}/compute/hosts");
-        let (status, mut problem) = house.ask(Who::Writer, &path, None).await;
+        let (status, mut problem) = server.request_as(Caller::Writer, &path, None).await;
         problem["instance"] = json!("");
         (status, problem)
     };
-    let (status, unknown) = ask("nobodys").await;
+    let (status, unknown) = request_hosts("nobodys").await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert_eq!(ask("theirs").await, (status, unknown.clone()));
-    assert_eq!(ask("-").await, (status, unknown.clone()));
-    assert_eq!(ask("%2e%2e").await, (status, unknown));
+    assert_eq!(request_hosts("theirs").await, (status, unknown.clone()));
+    assert_eq!(request_hosts("-").await, (status, unknown.clone()));
+    assert_eq!(request_hosts("%2e%2e").await, (status, unknown));
 }

@@ -1,4 +1,4 @@
-//! How a node arrives (engine section 8).
+//! Enrolment: how a machine becomes a node.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use evenkeel_domain::os::{Image, OsKind, OsRelease, OsSpec, SecurityFeature};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::{self, Name};
 use evenkeel_proto::agent::{self as wire, EnrollRequest, EnrollResponse};
-use evenkeel_store::hosts::Joining;
+use evenkeel_store::hosts::JoinRequest;
 use evenkeel_store::nodes::BootedImage;
 use evenkeel_store::{
     Actor, StoreError, Tx, hosts, instances, join_tokens, nodes, os_profiles, projects,
@@ -24,32 +24,33 @@ use uuid::Uuid;
 use crate::agent::wire::timestamp;
 use crate::manager::MaintenanceManager;
 use crate::peer::Peer;
-use crate::settings::delta;
+use crate::settings::to_time_delta;
 use crate::status;
 
-/// How long a machine may wait to come in.
-const DOOR_WITHIN: Duration = Duration::from_secs(10);
+/// How long a machine waits for a free enrolment slot.
+const ENROLMENT_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest text of a booted image, in bytes: an image of the catalogue has no longer one.
-const MAX_TEXT: usize = 512;
+/// The maximum length of a text of a booted image, in bytes. Images in the catalogue have no longer
+/// ones.
+const MAX_TEXT_BYTES: usize = 512;
 
-/// What a machine says of itself, read.
+/// What a machine claims in its enrolment request, validated.
 struct Claim {
-    joining: Joining,
-    runs: Runs,
+    joining: JoinRequest,
+    os: ClaimedOs,
     architecture: String,
     agent_version: String,
 }
 
-/// What a machine runs that comes in.
-enum Runs {
-    /// Packages: the catalogue gets an entry for its release if it has none.
+/// The operating system of an enrolling machine.
+enum ClaimedOs {
+    /// A release with packages. The catalogue gets an entry for the release if it has none.
     Release(Box<OsSpec>),
-    /// An image: one of the catalogue.
+    /// An image of the catalogue.
     Image(BootedImage),
 }
 
-/// Makes a machine a node of the project that its join token belongs to.
+/// Enrols a machine into the project of its join token.
 pub async fn enroll(
     manager: &MaintenanceManager,
     peer: &Peer,
@@ -58,43 +59,47 @@ pub async fn enroll(
     let secret = Secret::parse(&request.join_token)
         .map_err(|error| Status::invalid_argument(format!("join_token: {error}")))?;
     let digest = *secret.secret_hash().as_bytes();
-    let claim = read(request).map_err(status::invalid)?;
+    let claim = parse_claim(request).map_err(status::from_invalid)?;
     let now = manager.now();
 
-    let door = tokio::time::timeout(DOOR_WITHIN, manager.doors.acquire());
-    let Ok(Ok(_door)) = door.await else {
-        let text = "too many machines arrive at once; try again";
+    let slot = tokio::time::timeout(ENROLMENT_QUEUE_TIMEOUT, manager.enrolments.acquire());
+    let Ok(Ok(_slot)) = slot.await else {
+        let text = "too many machines enrol at once; try again";
         return Err(Status::unavailable(text));
     };
-    // Others from there may have been refused meanwhile.
-    manager.flood.may_pass(peer, Instant::now())?;
-    status::within(entered(manager, digest, &claim, now)).await
+    // Other calls from this address may have been refused while this one waited.
+    manager.rate_limiter.check(peer, Instant::now())?;
+    status::with_database_timeout(enroll_node(manager, digest, &claim, now)).await
 }
 
-/// Lets a machine in, and gives it its credential.
-async fn entered(
+/// Admits a machine and issues its credential.
+async fn enroll_node(
     manager: &MaintenanceManager,
     digest: [u8; 32],
     claim: &Claim,
     now: Time,
 ) -> Result<EnrollResponse, Status> {
-    let fleet = manager.store.fleet().await.map_err(status::store)?;
-    let tenant = join_tokens::tenant_of(&fleet, digest)
+    let fleet = manager
+        .store
+        .fleet()
         .await
-        .map_err(status::store)?;
-    let unknown = || Status::permission_denied("the join token is not known here");
+        .map_err(status::from_store_error)?;
+    let tenant = join_tokens::find_tenant(&fleet, digest)
+        .await
+        .map_err(status::from_store_error)?;
+    let unknown = || Status::permission_denied("the join token is unknown on this server");
     let tenant = tenant.ok_or_else(unknown)?;
     let project = projects::find(&fleet, tenant)
         .await
-        .map_err(status::store)?;
+        .map_err(status::from_store_error)?;
     drop(fleet);
 
-    let (host, instance) = admit(manager, tenant, digest, claim, now).await?;
-    let lifetime = delta(manager.settings.credential_lifetime);
+    let (host, instance) = admit_machine(manager, tenant, digest, claim, now).await?;
+    let lifetime = to_time_delta(manager.settings.credential_lifetime);
     let issued = manager
         .authority
         .issue_node(tenant.uuid(), &host.id.to_string(), lifetime, now)
-        .map_err(|_| Status::internal("the credential could not be made"))?;
+        .map_err(|_| Status::internal("the credential could not be issued"))?;
     tracing::info!(host.id = %host.id, project = %project.name, "a node was enrolled");
     Ok(EnrollResponse {
         credential: issued.token.reveal().to_owned(),
@@ -105,7 +110,7 @@ async fn entered(
     })
 }
 
-fn read(request: EnrollRequest) -> Result<Claim, Invalid> {
+fn parse_claim(request: EnrollRequest) -> Result<Claim, Invalid> {
     let identity = request.identity.unwrap_or_default();
     let uuid = parse_uuid("identity.uuid", &identity.uuid)?;
     let uuid = uuid.ok_or_else(|| Invalid::new("identity.uuid", "must not be empty"))?;
@@ -113,43 +118,43 @@ fn read(request: EnrollRequest) -> Result<Claim, Invalid> {
         return Err(Invalid::new("public_key", "not a public key"));
     }
     let short = |text: &str, max| text::cut(&text::storable(text), max);
-    let runs = if let Some(booted) = request.booted_image {
-        // Its release may have no name at all.
-        Runs::Image(BootedImage {
-            profile_name: short(&booted.profile_name, MAX_TEXT),
-            image_id: short(&booted.image_id, MAX_TEXT),
+    let os = if let Some(booted) = request.booted_image {
+        // The release of an image may have no name at all.
+        ClaimedOs::Image(BootedImage {
+            profile_name: short(&booted.profile_name, MAX_TEXT_BYTES),
+            image_id: short(&booted.image_id, MAX_TEXT_BYTES),
         })
     } else {
         let release = release(request.os_release.unwrap_or_default());
-        let spec = OsSpec::of_release(&release, &request.architecture)?;
-        Runs::Release(Box::new(spec))
+        let spec = OsSpec::from_release(&release, &request.architecture)?;
+        ClaimedOs::Release(Box::new(spec))
     };
     Ok(Claim {
-        joining: Joining {
+        joining: JoinRequest {
             uuid,
-            // Vendors put all sorts of things there; what is no serial number is left out.
+            // Vendors write arbitrary text here; an invalid serial number is dropped.
             serial: SerialNumber::parse("identity.serial_number", &identity.serial_number)
                 .ok()
                 .flatten(),
             hostname: short(&identity.host_name, 253),
             public_key: request.public_key,
         },
-        runs,
+        os,
         architecture: short(&request.architecture, 64),
         agent_version: short(&request.agent_version, 64),
     })
 }
 
-fn release(told: wire::OsRelease) -> OsRelease {
+fn release(message: wire::OsRelease) -> OsRelease {
     OsRelease {
-        id: told.id,
-        version_id: told.version_id,
-        pretty_name: told.pretty_name,
-        codename: told.version_codename,
+        id: message.id,
+        version_id: message.version_id,
+        pretty_name: message.pretty_name,
+        codename: message.version_codename,
     }
 }
 
-async fn admit(
+async fn admit_machine(
     manager: &MaintenanceManager,
     tenant: TenantId,
     digest: [u8; 32],
@@ -164,62 +169,68 @@ async fn admit(
         .store
         .tenant_as(tenant, &actor)
         .await
-        .map_err(status::store)?;
+        .map_err(status::from_store_error)?;
     let token = join_tokens::lock(&tx, digest)
         .await
-        .map_err(status::store)?;
+        .map_err(status::from_store_error)?;
     let serial = claim.joining.serial.as_ref();
-    let known = lock_known(&tx, claim.joining.uuid, serial)
+    let existing = lock_existing(&tx, claim.joining.uuid, serial)
         .await
-        .map_err(status::store)?;
-    let again = known
+        .map_err(status::from_store_error)?;
+    let is_retry = existing
         .as_ref()
         .is_some_and(|host| host.public_key == claim.joining.public_key);
-    check(&token, known.as_ref(), again, now)?;
-    let admitted = enter(&tx, &token, known, claim, now);
+    check_admission(&token, existing.as_ref(), is_retry, now)?;
+    let admitted = create_node(&tx, &token, existing, claim, now);
     let (host, instance) = admitted.await?;
     if !instance.is_trusted() {
         let why = format!("{} was invalidated", instance.id);
         return Err(Status::permission_denied(why));
     }
-    if !again {
-        join_tokens::used(&tx, token.id, now)
+    if !is_retry {
+        join_tokens::record_use(&tx, token.id, now)
             .await
-            .map_err(status::store)?;
+            .map_err(status::from_store_error)?;
     }
-    let unsettled = manager.unsettled(tenant, host.id, instance.id);
-    tx.commit().await.map_err(status::store)?;
+    let unsettled = manager.pending_invalidation(tenant, host.id, instance.id);
+    tx.commit().await.map_err(status::from_store_error)?;
     drop(unsettled);
-    manager.contacts.heard(tenant, instance.id, now, None);
+    manager.contacts.record(tenant, instance.id, now, None);
     Ok((host, instance))
 }
 
-/// The host that the machine is known as, locked after the state of its node: that is the order of locks.
-async fn lock_known(
+/// Finds and locks the host of the machine. The node state is locked first: this is the lock order.
+async fn lock_existing(
     tx: &Tx,
     uuid: Uuid,
     serial: Option<&SerialNumber>,
 ) -> Result<Option<Host>, StoreError> {
-    let Some(known) = hosts::find_known(tx, uuid, serial).await? else {
+    let Some(existing) = hosts::find_registered(tx, uuid, serial).await? else {
         return Ok(None);
     };
-    match nodes::lock(tx, known.id).await {
+    match nodes::lock(tx, existing.id).await {
         Ok(_) | Err(StoreError::NotFound { .. }) => {}
         Err(error) => return Err(error),
     }
-    // Another machine may have taken its place meanwhile: what is judged is what is there now.
-    hosts::lock(tx, known.id).await.map(Some)
+    // Another machine may have enrolled as this host in the meantime, so the host is read again.
+    hosts::lock(tx, existing.id).await.map(Some)
 }
 
-/// Whether the machine may come in. `again` is the same machine once more, whose answer may have been lost.
-fn check(token: &JoinToken, known: Option<&Host>, again: bool, now: Time) -> Result<(), Status> {
-    use evenkeel_domain::join_token::Worthless;
+/// Whether the machine may enrol. `is_retry` means that the same machine repeats its request: its
+/// first answer may have been lost.
+fn check_admission(
+    token: &JoinToken,
+    existing: Option<&Host>,
+    is_retry: bool,
+    now: Time,
+) -> Result<(), Status> {
+    use evenkeel_domain::join_token::JoinTokenError;
     match token.check(now) {
         Ok(()) => {}
-        Err(Worthless::Used) if again => {}
+        Err(JoinTokenError::Used) if is_retry => {}
         Err(worthless) => return Err(Status::permission_denied(worthless.to_string())),
     }
-    match known {
+    match existing {
         None if !token.spec.may_create_hosts => Err(Status::permission_denied(
             "this machine is not registered, and the join token does not allow unregistered machines: \
              register it with `evenkeel host register`",
@@ -228,7 +239,7 @@ fn check(token: &JoinToken, known: Option<&Host>, again: bool, now: Time) -> Res
             "{} was invalidated",
             host.id
         ))),
-        Some(host) if !host.public_key.is_empty() && !again => {
+        Some(host) if !host.public_key.is_empty() && !is_retry => {
             Err(Status::failed_precondition(format!(
                 "another machine is enrolled as {}: if this one replaces it, delete that host first \
              (`evenkeel host delete {} --with-instance`)",
@@ -239,19 +250,21 @@ fn check(token: &JoinToken, known: Option<&Host>, again: bool, now: Time) -> Res
     }
 }
 
-/// Makes the machine a host with an instance, as far as it is not one already.
-async fn enter(
+/// Creates the host and the instance of the machine as far as they do not exist.
+async fn create_node(
     tx: &Tx,
     token: &JoinToken,
-    known: Option<Host>,
+    existing: Option<Host>,
     claim: &Claim,
     now: Time,
 ) -> Result<(Host, Instance), Status> {
-    let host = joined(tx, known, claim, now).await.map_err(status::store)?;
+    let host = join_host(tx, existing, claim, now)
+        .await
+        .map_err(status::from_store_error)?;
     let instance = match instances::find_by_host(tx, host.id).await {
         Ok(instance) => instance,
         Err(StoreError::NotFound { .. }) => {
-            let os = runs(tx, claim, now).await?;
+            let os = resolve_os(tx, claim, now).await?;
             let new = NewInstance {
                 host: host.id,
                 os,
@@ -262,25 +275,25 @@ async fn enter(
                 local_account: None,
                 custom_configs: Vec::new(),
             };
-            let made = instances::create(tx, &new, now).await;
-            made.map_err(status::store)?
+            let created = instances::create(tx, &new, now).await;
+            created.map_err(status::from_store_error)?
         }
-        Err(error) => return Err(status::store(error)),
+        Err(error) => return Err(status::from_store_error(error)),
     };
-    let greeted = greeted(tx, host.id, claim).await;
-    greeted.map_err(status::store)?;
-    tracing::debug!(token.id = %token.id, host.id = %host.id, "a machine came in");
+    let marked = mark_provisioned(tx, host.id, claim).await;
+    marked.map_err(status::from_store_error)?;
+    tracing::debug!(token.id = %token.id, host.id = %host.id, "a machine enrolled");
     Ok((host, instance))
 }
 
-async fn joined(
+async fn join_host(
     tx: &Tx,
-    known: Option<Host>,
+    existing: Option<Host>,
     claim: &Claim,
     now: Time,
 ) -> Result<Host, StoreError> {
     let joining = &claim.joining;
-    let id = if let Some(host) = known {
+    let id = if let Some(host) = existing {
         host.id
     } else {
         let registration = Registration {
@@ -292,25 +305,25 @@ async fn joined(
         };
         hosts::register(tx, &registration, now).await?.id
     };
-    hosts::joined(tx, id, joining, now).await
+    hosts::record_join(tx, id, joining, now).await
 }
 
-/// The entry of the catalogue that a machine runs. That of a release is made if it is not there. An image comes from
-/// those who publish it: nothing is made up for one.
-async fn runs(tx: &Tx, claim: &Claim, now: Time) -> Result<OsId, Status> {
-    let booted = match &claim.runs {
-        Runs::Release(spec) => {
-            let os = os_profiles::ensure(tx, spec, now).await;
-            return Ok(os.map_err(status::store)?.id);
+/// Finds the catalogue entry of the operating system. A missing entry for a release is created; a
+/// missing image is an error, because images come only from their publisher.
+async fn resolve_os(tx: &Tx, claim: &Claim, now: Time) -> Result<OsId, Status> {
+    let booted = match &claim.os {
+        ClaimedOs::Release(spec) => {
+            let os = os_profiles::find_or_create(tx, spec, now).await;
+            return Ok(os.map_err(status::from_store_error)?.id);
         }
-        Runs::Image(booted) => booted,
+        ClaimedOs::Image(booted) => booted,
     };
     let (profile_name, image_id) = (&booted.profile_name, &booted.image_id);
-    let found = os_profiles::find_image(tx, profile_name, image_id).await;
-    let found = found
-        .map_err(status::store)?
-        .filter(|os| os.spec.kind == OsKind::Immutable && Image::of(os).fits(&claim.architecture));
-    found.map(|os| os.id).ok_or_else(|| {
+    let profile = os_profiles::find_image(tx, profile_name, image_id).await;
+    let profile = profile.map_err(status::from_store_error)?.filter(|os| {
+        os.spec.kind == OsKind::Immutable && Image::from_profile(os).fits(&claim.architecture)
+    });
+    profile.map(|os| os.id).ok_or_else(|| {
         Status::failed_precondition(format!(
             "the catalogue has no image {profile_name} {image_id} for {}: \
              add it with `evenkeel os create`",
@@ -319,7 +332,7 @@ async fn runs(tx: &Tx, claim: &Claim, now: Time) -> Result<OsId, Status> {
     })
 }
 
-async fn greeted(tx: &Tx, host: HostId, claim: &Claim) -> Result<(), StoreError> {
+async fn mark_provisioned(tx: &Tx, host: HostId, claim: &Claim) -> Result<(), StoreError> {
     let mut node = nodes::lock(tx, host).await?;
     node.provisioned = true;
     node.agent_version.clone_from(&claim.agent_version);

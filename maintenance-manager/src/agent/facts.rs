@@ -1,14 +1,14 @@
-//! What a node says of itself.
+//! Stores the facts that a node reports about itself.
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::{self, ConditionKind};
-use evenkeel_domain::decide::Protocol;
-use evenkeel_domain::eim::MAX_AVAILABLE;
+use evenkeel_domain::decide::AgentProtocol;
+use evenkeel_domain::eim::MAX_AVAILABLE_BYTES;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::text::{cut, cut_list, storable};
-use evenkeel_proto::agent::{AvailablePackage, Facts, WithheldCause, WithheldPackage};
+use evenkeel_proto::agent::{AvailablePackage, Facts, HeldBackCause, HeldBackPackage};
 use evenkeel_store::nodes::{BootedImage, NodeState};
 use evenkeel_store::{StoreError, os_profiles};
 use prost::Message as _;
@@ -16,52 +16,63 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::agent::slots;
-use crate::progress::Scene;
+use crate::node_transaction::NodeTransaction;
 
-/// The most packages that a list may hold, and the most of anything else.
+/// The maximum number of packages in a list, and of entries in any other list.
 const MAX_PACKAGES: usize = 100_000;
-const MAX_LIST: usize = 10_000;
+const MAX_LIST_ENTRIES: usize = 10_000;
 
-/// The longest text of a fact, in bytes.
-const MAX_TEXT: usize = 4_096;
+/// The maximum length of a text in the facts, in bytes.
+const MAX_TEXT_BYTES: usize = 4_096;
 
-/// The longest text of `dpkg --audit`, in bytes.
-const MAX_AUDIT: usize = 65_536;
+/// The maximum length of the output of `dpkg --audit`, in bytes.
+const MAX_AUDIT_BYTES: usize = 65_536;
 
-/// The most suites of a package that are kept.
-const MAX_SUITES: usize = 20;
+/// The maximum number of suites that are stored for a package.
+const MAX_SUITES_PER_PACKAGE: usize = 20;
 
-/// The most troubles of an agent that are kept, and the longest one in bytes; the longest text of its owner's limits.
-/// What is longer is cut: an agent in trouble is heard all the same.
-const MAX_TROUBLES: usize = 20;
-const MAX_TROUBLE: usize = 500;
-const MAX_LIMITS: usize = 2_000;
+/// The maximum number of agent errors that are stored, the maximum length of one, and the maximum
+/// length of the description of the owner's limits, in bytes. Longer input is cut and not rejected:
+/// an agent with problems must still be able to report.
+const MAX_AGENT_ERRORS: usize = 20;
+const MAX_AGENT_ERROR_BYTES: usize = 500;
+const MAX_LIMITS_BYTES: usize = 2_000;
 
-/// The longest text of a condition, in bytes.
-const MAX_CONDITION: usize = 2_000;
+/// The maximum length of the text of a condition, in bytes.
+const MAX_CONDITION_BYTES: usize = 2_000;
 
-/// How the text ends that says that the list of what could be updated was cut.
-const KEPT: &str = " of them are kept";
+/// The end of the condition text which says that the list of available updates was cut.
+const TRUNCATION_SUFFIX: &str = " of them are kept";
 
-/// Takes what a node says of itself into what is known of it. The digest is the node's own: facts of a newer agent may
-/// have fields that this program does not know and would leave out.
-pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> Result<(), Invalid> {
-    check(&facts)?;
+/// Stores the facts of a node. The digest comes from the node: a newer agent may send fields that
+/// this server does not know and would leave out of the digest.
+pub fn apply(
+    node: &mut NodeState,
+    facts: Facts,
+    digest: Vec<u8>,
+    now: Time,
+) -> Result<(), Invalid> {
+    validate(&facts)?;
     let digest = match digest.len() {
         0 => Sha256::digest(facts.encode_to_vec()).to_vec(),
         32 => digest,
         _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
     };
-    let cut = available(node, &facts.available);
-    let is_judged = judges_cut(node);
-    let is_it = |kind| is_judged && kind == ConditionKind::DetailCut;
+    let cut = set_available_packages(node, &facts.available);
+    let may_clear = may_clear_detail_cut(node);
+    let is_it = |kind| may_clear && kind == ConditionKind::DetailCut;
     condition::replace(&mut node.conditions, is_it, cut, now);
-    let troubles = troubles(&facts);
-    let is_it = |kind| kind == ConditionKind::AgentTrouble;
-    condition::replace(&mut node.conditions, is_it, in_trouble(&troubles), now);
-    node.bad_images = slots::known(&node.bad_images, &facts.bad_images, now);
-    node.facts = shown(&facts, &troubles);
-    node.protocol = Protocol::Own {
+    let agent_errors = agent_errors(&facts);
+    let is_it = |kind| kind == ConditionKind::AgentError;
+    condition::replace(
+        &mut node.conditions,
+        is_it,
+        agent_error_condition(&agent_errors),
+        now,
+    );
+    node.bad_images = slots::merge_bad_images(&node.bad_images, &facts.bad_images, now);
+    node.facts = facts_json(&facts, &agent_errors);
+    node.protocol = AgentProtocol::Own {
         modules: facts.modules,
     };
     node.agent_version = facts.agent_version;
@@ -70,75 +81,77 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
         image_id: image.image_id,
     });
     node.facts_digest = digest;
-    in_boot(node, facts.boot_id, now);
+    record_boot(node, facts.boot_id, now);
     Ok(())
 }
 
-/// Whether facts may take back that something was cut: what they said themselves, and what was said of an update that
-/// another one has followed.
-fn judges_cut(node: &NodeState) -> bool {
-    let later = node.last_end.as_ref();
-    let later = |since: Time| later.is_some_and(|end| since + TimeDelta::seconds(1) < end.at);
+/// Whether new facts may clear the `detail_cut` condition: only if facts set it, or if the update
+/// that set it was followed by another one.
+fn may_clear_detail_cut(node: &NodeState) -> bool {
+    let last_end = node.last_end.as_ref();
+    let is_superseded =
+        |since: Time| last_end.is_some_and(|end| since + TimeDelta::seconds(1) < end.at);
     node.conditions.iter().any(|one| {
         let is_it = one.kind == ConditionKind::DetailCut;
-        is_it && (one.text.ends_with(KEPT) || later(one.since))
+        is_it && (one.text.ends_with(TRUNCATION_SUFFIX) || is_superseded(one.since))
     })
 }
 
-/// What a person should know of the agent itself, as it says so.
-fn troubles(facts: &Facts) -> Vec<String> {
-    cut_list(&facts.troubles, MAX_TROUBLES, MAX_TROUBLE)
+/// The errors of the agent itself that a person should know about.
+fn agent_errors(facts: &Facts) -> Vec<String> {
+    cut_list(&facts.agent_errors, MAX_AGENT_ERRORS, MAX_AGENT_ERROR_BYTES)
 }
 
-fn in_trouble(troubles: &[String]) -> Option<(ConditionKind, String)> {
-    let text = troubles.join("; ");
-    (!text.is_empty()).then(|| (ConditionKind::AgentTrouble, cut(&text, MAX_CONDITION)))
+fn agent_error_condition(agent_errors: &[String]) -> Option<(ConditionKind, String)> {
+    let text = agent_errors.join("; ");
+    (!text.is_empty()).then(|| (ConditionKind::AgentError, cut(&text, MAX_CONDITION_BYTES)))
 }
 
-/// What could be updated, as many packages as are kept of it. Says so if those are not all.
-fn available(
+/// Stores as many available updates as fit. Returns a condition if the list was cut.
+fn set_available_packages(
     node: &mut NodeState,
     packages: &[AvailablePackage],
 ) -> Option<(ConditionKind, String)> {
     let mut text = String::new();
-    let mut kept = 0;
+    let mut stored = 0;
     for package in packages {
-        let entry = entry(package).to_string();
-        if text.len() + entry.len() + 2 > MAX_AVAILABLE {
+        let entry = package_json(package).to_string();
+        if text.len() + entry.len() + 2 > MAX_AVAILABLE_BYTES {
             break;
         }
-        text.push(if kept == 0 { '[' } else { ',' });
+        text.push(if stored == 0 { '[' } else { ',' });
         text.push_str(&entry);
-        kept += 1;
+        stored += 1;
     }
-    if kept > 0 {
+    if stored > 0 {
         text.push(']');
     }
     node.os_update_available = text;
     let all = packages.len();
-    (kept < all).then(|| {
-        let text = format!("{all} packages could be updated; the first {kept}{KEPT}");
+    (stored < all).then(|| {
+        let text =
+            format!("{all} packages could be updated; the first {stored}{TRUNCATION_SUFFIX}");
         (ConditionKind::DetailCut, text)
     })
 }
 
-/// A package that could be updated, as the ancestor's clients know it, and the suites that have it.
-fn entry(package: &AvailablePackage) -> Value {
-    let mut entry = json!({
+/// An available update in the form that EIM's clients know, with the suites that have it.
+fn package_json(package: &AvailablePackage) -> Value {
+    let mut object = json!({
         "name": package.name,
         "architecture": package.architecture,
         "installed_version": package.installed_version,
         "available_version": package.available_version,
     });
-    let suites: Vec<_> = package.suites.iter().take(MAX_SUITES).collect();
-    if let (false, Some(members)) = (suites.is_empty(), entry.as_object_mut()) {
+    let suites: Vec<_> = package.suites.iter().take(MAX_SUITES_PER_PACKAGE).collect();
+    if let (false, Some(members)) = (suites.is_empty(), object.as_object_mut()) {
         members.insert("suites".to_owned(), json!(suites));
     }
-    entry
+    object
 }
 
-/// The facts, for people and programs.
-fn shown(facts: &Facts, troubles: &[String]) -> Value {
+/// The facts as JSON.
+fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
     let release = facts.os_release.clone().unwrap_or_default();
     let services = facts.stale_services.iter().map(|service| {
         json!({
@@ -163,26 +176,26 @@ fn shown(facts: &Facts, troubles: &[String]) -> Value {
         "rebootRequired": facts.reboot_required,
         "rebootRequiredBy": facts.reboot_required_by,
         "rebootReasons": facts.reboot_reasons,
-        "withheld": facts.withheld.iter().map(withheld).collect::<Vec<_>>(),
+        "withheld": facts.held_back.iter().map(held_back_json).collect::<Vec<_>>(),
         "staleServices": services.collect::<Vec<_>>(),
         "bootedImage": facts.booted_image.as_ref().map(|image| json!({
             "profileName": image.profile_name,
             "imageId": image.image_id,
         })),
-        "slots": slots::shown(&facts.slots),
-        "badImages": slots::failed(&facts.bad_images),
+        "slots": slots::image_slots(&facts.slots),
+        "badImages": slots::failed_images(&facts.bad_images),
         "audit": facts.audit,
-        "troubles": troubles,
-        "limits": cut(&storable(&facts.limits), MAX_LIMITS),
+        "troubles": agent_errors,
+        "limits": cut(&storable(&facts.limits), MAX_LIMITS_BYTES),
     })
 }
 
-fn withheld(package: &WithheldPackage) -> Value {
-    use WithheldCause as C;
+fn held_back_json(package: &HeldBackPackage) -> Value {
+    use HeldBackCause as C;
     let cause = match package.cause() {
         C::Unspecified => "unspecified",
         C::Hold => "hold",
-        C::KeptBack => "kept_back",
+        C::Dependencies => "kept_back",
         C::Phased => "phased",
         C::Pinned => "pinned",
         C::Limits => "limits",
@@ -205,15 +218,16 @@ fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Takes note of the boot that the node is in. A machine never comes back to a boot that another one has replaced: then
-/// there are two of them. A boot that is new to both ends the suspicion until the next proof.
-fn in_boot(node: &mut NodeState, boot_id: String, now: Time) {
+/// Records the boot id. A machine never returns to an earlier boot, so a node that reports the
+/// previous boot id again shares its identity with a second machine. The next new boot id clears
+/// the condition.
+fn record_boot(node: &mut NodeState, boot_id: String, now: Time) {
     if boot_id.is_empty() || boot_id == node.boot_id {
         return;
     }
-    let came_back = boot_id == node.previous_boot_id;
-    let two = came_back.then(|| {
-        let text = "two machines speak with its identity: each of them is in another boot";
+    let is_previous = boot_id == node.previous_boot_id;
+    let two = is_previous.then(|| {
+        let text = "two machines use this identity: they report different boot ids";
         (ConditionKind::TwoMachines, text.to_owned())
     });
     let is_it = |kind| kind == ConditionKind::TwoMachines;
@@ -221,15 +235,16 @@ fn in_boot(node: &mut NodeState, boot_id: String, now: Time) {
     node.previous_boot_id = std::mem::replace(&mut node.boot_id, boot_id);
 }
 
-/// Holds the image that the node has booted against the catalogue: what its instance runs moves only on that.
-pub async fn booted(scene: &mut Scene<'_>) -> Result<(), StoreError> {
-    let Some(booted) = scene.node.booted.clone() else {
+/// Compares the booted image with the catalogue. Only this changes the image that the instance
+/// runs.
+pub async fn check_booted_image(node_tx: &mut NodeTransaction<'_>) -> Result<(), StoreError> {
+    let Some(booted) = node_tx.node.booted.clone() else {
         return Ok(());
     };
-    if scene.world.known.os_kind != OsKind::Immutable {
+    if node_tx.input.facts.os_kind != OsKind::Immutable {
         return Ok(());
     }
-    let running = &scene.world.known.running;
+    let running = &node_tx.input.facts.running;
     let mut holds = None;
     if booted.profile_name != running.profile_name {
         let text = format!(
@@ -238,10 +253,10 @@ pub async fn booted(scene: &mut Scene<'_>) -> Result<(), StoreError> {
         );
         holds = Some((ConditionKind::ProfileMismatch, text));
     } else if booted.image_id != running.image_id {
-        let known =
-            os_profiles::find_image(&scene.tx, &booted.profile_name, &booted.image_id).await?;
-        if let Some(profile) = known {
-            scene.runs(Image::of(&profile));
+        let catalogued =
+            os_profiles::find_image(&node_tx.tx, &booted.profile_name, &booted.image_id).await?;
+        if let Some(profile) = catalogued {
+            node_tx.set_running_image(Image::from_profile(&profile));
         } else {
             let text = format!(
                 "it has booted the image {:?}, which the catalogue does not have",
@@ -250,7 +265,7 @@ pub async fn booted(scene: &mut Scene<'_>) -> Result<(), StoreError> {
             holds = Some((ConditionKind::UnknownImage, text));
         }
     }
-    let judged = |kind| {
+    let is_image_condition = |kind| {
         matches!(
             kind,
             ConditionKind::ProfileMismatch
@@ -258,21 +273,34 @@ pub async fn booted(scene: &mut Scene<'_>) -> Result<(), StoreError> {
                 | ConditionKind::OtherImage
         )
     };
-    condition::replace(&mut scene.node.conditions, judged, holds, scene.now);
+    condition::replace(
+        &mut node_tx.node.conditions,
+        is_image_condition,
+        holds,
+        node_tx.now,
+    );
     Ok(())
 }
 
-fn check(facts: &Facts) -> Result<(), Invalid> {
+fn validate(facts: &Facts) -> Result<(), Invalid> {
     let many = [
         ("facts.available", facts.available.len(), MAX_PACKAGES),
-        ("facts.withheld", facts.withheld.len(), MAX_PACKAGES),
+        ("facts.held_back", facts.held_back.len(), MAX_PACKAGES),
         (
             "facts.reboot_required_by",
             facts.reboot_required_by.len(),
             MAX_PACKAGES,
         ),
-        ("facts.stale_services", facts.stale_services.len(), MAX_LIST),
-        ("facts.reboot_reasons", facts.reboot_reasons.len(), MAX_LIST),
+        (
+            "facts.stale_services",
+            facts.stale_services.len(),
+            MAX_LIST_ENTRIES,
+        ),
+        (
+            "facts.reboot_reasons",
+            facts.reboot_reasons.len(),
+            MAX_LIST_ENTRIES,
+        ),
         ("facts.modules", facts.modules.len(), 100),
     ];
     for (field, count, most) in many {
@@ -289,14 +317,14 @@ fn check(facts: &Facts) -> Result<(), Invalid> {
         let message = "not a SHA-256 digest";
         return Err(Invalid::new("facts.packages_digest", message));
     }
-    for text in texts(facts) {
-        one_text(text, MAX_TEXT)?;
+    for text in checked_texts(facts) {
+        check_text(text, MAX_TEXT_BYTES)?;
     }
-    one_text(&facts.audit, MAX_AUDIT)
+    check_text(&facts.audit, MAX_AUDIT_BYTES)
 }
 
-/// Every text but the audit and those that are cut.
-fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
+/// All texts except the audit and those that are cut.
+fn checked_texts(facts: &Facts) -> impl Iterator<Item = &String> {
     let one = [
         &facts.agent_version,
         &facts.architecture,
@@ -313,15 +341,15 @@ fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
         ]
     });
     let available = facts.available.iter().flat_map(|package| {
-        let texts = [
+        let checked_texts = [
             &package.name,
             &package.architecture,
             &package.installed_version,
             &package.available_version,
         ];
-        texts.into_iter().chain(&package.suites)
+        checked_texts.into_iter().chain(&package.suites)
     });
-    let withheld = facts.withheld.iter().flat_map(|package| {
+    let held_back = facts.held_back.iter().flat_map(|package| {
         [
             &package.name,
             &package.architecture,
@@ -339,7 +367,7 @@ fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
     one.into_iter()
         .chain(release)
         .chain(available)
-        .chain(withheld)
+        .chain(held_back)
         .chain(services)
         .chain(image)
         .chain(&facts.modules)
@@ -347,8 +375,8 @@ fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
         .chain(&facts.reboot_reasons)
 }
 
-/// Postgres keeps every text but one with a zero byte in it.
-fn one_text(text: &str, max: usize) -> Result<(), Invalid> {
+/// Rejects texts that are too long or have a zero byte, which Postgres cannot store.
+fn check_text(text: &str, max: usize) -> Result<(), Invalid> {
     if text.len() > max {
         return Err(Invalid::new(
             "facts",

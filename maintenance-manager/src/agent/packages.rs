@@ -1,19 +1,20 @@
-//! The list of installed packages: asked for when its digest changed, and kept once for all nodes that have the same.
+//! The list of installed packages. It is requested when its digest changes and stored once for all
+//! nodes with the same list.
 
 use evenkeel_domain::invalid::Invalid;
-use evenkeel_store::contents::{self, Digest};
+use evenkeel_store::contents::{self, ContentDigest};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 
-use crate::progress::Scene;
+use crate::node_transaction::NodeTransaction;
 use crate::status;
 
-/// The longest list that is kept, in bytes, and the most packages in one.
-const MAX_TEXT: usize = 12 << 20;
+/// The maximum length of a stored list in bytes, and the maximum number of packages in one.
+const MAX_LIST_BYTES: usize = 12 << 20;
 const MAX_PACKAGES: usize = 100_000;
 
-/// The shape of an image's manifest (northbound section 1.3, `installedPackages`).
+/// An image manifest in the format of EIM's `installedPackages`.
 #[derive(Deserialize)]
 struct Manifest {
     repo: Vec<Package>,
@@ -27,7 +28,7 @@ struct Package {
     _version: IgnoredText,
 }
 
-/// A text whose letters do not matter here.
+/// A string whose content is ignored.
 struct IgnoredText;
 
 impl<'de> Deserialize<'de> for IgnoredText {
@@ -36,43 +37,44 @@ impl<'de> Deserialize<'de> for IgnoredText {
     }
 }
 
-/// Whether the node should send its list, given what it says that the digest of that is and the one that is kept.
-pub fn are_wanted(said: Option<Digest>, kept: Option<Digest>) -> bool {
-    said.is_some() && said != kept
+/// Whether to request the list: the reported digest differs from the stored one.
+pub fn should_request(reported: Option<ContentDigest>, stored: Option<ContentDigest>) -> bool {
+    reported.is_some() && reported != stored
 }
 
-/// Takes the list that a node sent, if it did; else looks whether another node has sent the same one.
-pub async fn take(scene: &mut Scene<'_>, text: &str) -> Result<(), Status> {
-    let Some(said) = scene.node.said_packages() else {
+/// Stores the list if the node sent one. Otherwise reuses the same list of another node, if stored.
+pub async fn apply(node_tx: &mut NodeTransaction<'_>, text: &str) -> Result<(), Status> {
+    let Some(reported) = node_tx.node.reported_packages() else {
         return Ok(());
     };
-    if scene.node.packages_digest == Some(said) {
+    if node_tx.node.packages_digest == Some(reported) {
         return Ok(());
     }
-    let (tx, now) = (&scene.tx, scene.now);
-    // What was installed since then has another digest, and is asked for.
-    if !text.is_empty() && digest(text) == said {
-        check(text).map_err(status::invalid)?;
-        let put = contents::put(tx, &said, text, now).await;
-        put.map_err(status::store)?;
-        scene.node.packages_digest = Some(said);
-    } else if contents::touch(tx, &said, now)
+    let (tx, now) = (&node_tx.tx, node_tx.now);
+    // If packages changed after the list was made, the digest differs and the list is requested
+    // again.
+    if !text.is_empty() && list_digest(text) == reported {
+        validate(text).map_err(status::from_invalid)?;
+        let put = contents::insert_if_missing(tx, &reported, text, now).await;
+        put.map_err(status::from_store_error)?;
+        node_tx.node.packages_digest = Some(reported);
+    } else if contents::touch(tx, &reported, now)
         .await
-        .map_err(status::store)?
+        .map_err(status::from_store_error)?
     {
-        scene.node.packages_digest = Some(said);
+        node_tx.node.packages_digest = Some(reported);
     }
     Ok(())
 }
 
-fn digest(text: &str) -> Digest {
+fn list_digest(text: &str) -> ContentDigest {
     Sha256::digest(text).into()
 }
 
-fn check(text: &str) -> Result<(), Invalid> {
+fn validate(text: &str) -> Result<(), Invalid> {
     let bad = |message: String| Invalid::new("packages", message);
-    if text.len() > MAX_TEXT {
-        return Err(bad(format!("longer than {MAX_TEXT} bytes")));
+    if text.len() > MAX_LIST_BYTES {
+        return Err(bad(format!("longer than {MAX_LIST_BYTES} bytes")));
     }
     if text.contains('\0') {
         return Err(bad("has a zero byte".to_owned()));
@@ -90,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_list_of_packages_is_kept() {
+    fn only_a_package_list_is_stored() {
         let good = r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"}]}"#;
-        assert_eq!(check(good), Ok(()));
-        assert_eq!(check(r#"{"repo":[]}"#), Ok(()));
+        assert_eq!(validate(good), Ok(()));
+        assert_eq!(validate(r#"{"repo":[]}"#), Ok(()));
         for bad in [
             "",
             "[]",
@@ -101,11 +103,11 @@ mod tests {
             r#"{"repo":[{"name":"apt"}]}"#,
             r#"{"repo":[{"name":1,"version":""}]}"#,
         ] {
-            assert!(check(bad).is_err(), "{bad}");
+            assert!(validate(bad).is_err(), "{bad}");
         }
         let many = vec![r#"{"name":"a","version":"1"}"#; MAX_PACKAGES + 1].join(",");
-        assert!(check(&format!(r#"{{"repo":[{many}]}}"#)).is_err());
-        let long = format!(r#"{{"repo":[],"x":"{}"}}"#, "y".repeat(MAX_TEXT));
-        assert!(check(&long).is_err());
+        assert!(validate(&format!(r#"{{"repo":[{many}]}}"#)).is_err());
+        let long = format!(r#"{{"repo":[],"x":"{}"}}"#, "y".repeat(MAX_LIST_BYTES));
+        assert!(validate(&long).is_err());
     }
 }

@@ -1,68 +1,71 @@
-//! A poll: says what is known about the node and asks what to do.
+//! A poll: reports the state of the node and asks for a decision.
 
 use std::time::{Duration, Instant};
 
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::Protocol;
+use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::id::{HostId, scatter};
-use evenkeel_domain::run::{Happening, RunEvent};
+use evenkeel_domain::run::{RunEvent, RunEventRecord};
 use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
-use evenkeel_store::nodes::Machine;
+use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
-use evenkeel_store::{StoreError, versions};
+use evenkeel_store::{StoreError, package_versions};
 use tonic::Status;
 
-use crate::agent::held::{self, Ended, Wish};
-use crate::agent::quiet::{self, Wants};
+use crate::agent::evaluate::{self, RequestedData};
+use crate::agent::long_poll::{self, LongPollOptions, LongPollResult};
 use crate::agent::wire::timestamp;
-use crate::agent::{ages, begin, facts, packages, report, waiting};
+use crate::agent::{begin, facts, packages, report, version_ages, waiting};
+use crate::answer_cache::{Answer, AnswerPayload, CachedAnswer, NodeKey, OwnAnswer};
 use crate::caller::Node;
-use crate::carried::Carried;
-use crate::desk::{Case, Door, Lane, OwnWords, Verdict, Words};
+use crate::connection::ConnectionState;
 use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
-use crate::progress::{Scene, Turn};
-use crate::settings::delta;
+use crate::node_transaction::{NodeTransaction, WritePermit};
+use crate::poll_batch::{
+    BatchResult, OwnPayload, PollContext, PollPayload, PollProtocol, Priority,
+};
+use crate::settings::to_time_delta;
 use crate::status;
-use crate::view::{Answer, Hit, OwnAnswer, Said, Who};
 
-/// The least time after which a node comes back that was sent away because the process stops, and the least spread.
-const COME_BACK: Duration = Duration::from_secs(1);
-const LEAST_SPREAD: Duration = Duration::from_secs(2);
+/// The minimum delay, and the minimum spread of delays, for nodes that must reconnect because the
+/// server stops.
+const MIN_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+const MIN_RECONNECT_SPREAD: Duration = Duration::from_secs(2);
 
-/// What a node says with a poll, read.
-pub struct Told {
+/// The input of a poll: facts, packages and the open attempt of the node.
+pub struct PollInput {
     facts: Option<Box<Facts>>,
     packages: String,
-    words: OwnWords,
-    /// Whether and how it lets itself be held.
-    wish: Wish,
-    /// When it came.
-    since: Instant,
+    payload: OwnPayload,
+    /// The long poll options of the node.
+    long_poll: LongPollOptions,
+    /// When the poll arrived.
+    received_at: Instant,
 }
 
-/// Reads a poll that came at an instant, on a connection that carries others.
-pub fn read(
+/// Parses a poll.
+pub fn parse(
     request: PollRequest,
-    carried: Option<Carried>,
-    since: Instant,
-) -> Result<Box<Told>, Status> {
+    connection: Option<ConnectionState>,
+    received_at: Instant,
+) -> Result<Box<PollInput>, Status> {
     let attempt = request.attempt.as_ref();
-    let attempt = attempt.map(|attempt| begin::attempt(&attempt.id));
-    Ok(Box::new(Told {
-        words: OwnWords {
+    let attempt = attempt.map(|attempt| begin::parse_attempt_id(&attempt.id));
+    Ok(Box::new(PollInput {
+        payload: OwnPayload {
             attempt: attempt.transpose()?,
-            waits: waiting::said(&request.waiting),
-            digest: request.facts_digest,
+            waiting_for: waiting::normalize(&request.waiting),
+            facts_digest: request.facts_digest,
         },
         facts: request.facts.map(Box::new),
         packages: request.packages,
-        wish: Wish {
-            millis: request.may_hold_millis,
-            tag: request.decision_tag,
-            carried,
+        long_poll: LongPollOptions {
+            max_millis: request.long_poll_millis,
+            decision_tag: request.decision_tag,
+            connection,
         },
-        since,
+        received_at,
     }))
 }
 
@@ -70,177 +73,236 @@ pub fn read(
 pub async fn poll(
     manager: &MaintenanceManager,
     node: &Node,
-    told: Box<Told>,
+    input: Box<PollInput>,
 ) -> Result<PollResponse, Status> {
-    let told = if told.facts.is_none() && told.packages.is_empty() {
-        match quietly(manager, node, told).await? {
+    let input = if input.facts.is_none() && input.packages.is_empty() {
+        match try_without_write(manager, node, input).await? {
             Ok(answer) => return Ok(answer),
-            Err(told) => told,
+            Err(input) => input,
         }
     } else {
-        told
+        input
     };
-    manager.desk.polls(Door::Own).news.increment(1);
+    manager
+        .poll_batcher
+        .poll_counters(PollProtocol::Own)
+        .write
+        .increment(1);
     let answer = manager
-        .in_turn(CallKind::Quiet, |turn| with_news(turn, node, *told))
+        .with_write_permit(CallKind::Query, |turn| write_and_answer(turn, node, *input))
         .await?;
-    respond(manager, node, &answer, None)
+    build_response(manager, node, &answer, None)
 }
 
-/// Almost all polls: nothing is locked and nothing is written. Gives it back if something is to be written after all.
-async fn quietly(
+/// Fast path for almost all polls: no locks, no writes. Returns the input if a write is needed.
+async fn try_without_write(
     manager: &MaintenanceManager,
     node: &Node,
-    told: Box<Told>,
-) -> Result<Result<PollResponse, Box<Told>>, Status> {
-    let words = &told.words;
-    let view = &manager.view;
-    let case = Case {
-        who: Who::Host(node.tenant, node.host),
-        asked: view.asked_own(&words.digest, words.attempt, &words.waits),
-        words: Words::Own(words.clone()),
-        lane: Lane::Poll,
+    input: Box<PollInput>,
+) -> Result<Result<PollResponse, Box<PollInput>>, Status> {
+    let payload = &input.payload;
+    let cache = &manager.answer_cache;
+    let context = PollContext {
+        node: NodeKey::Host(node.tenant, node.host),
+        cache_key: cache.key_for_own_poll(
+            &payload.facts_digest,
+            payload.attempt,
+            &payload.waiting_for,
+        ),
+        payload: PollPayload::Own(payload.clone()),
+        priority: Priority::Poll,
     };
-    // Only for one that lets itself be held it is worth a copy.
-    let held = (told.wish.millis > 0).then(|| case.clone());
-    let hit = match manager.desk.ask(case, told.since).await? {
-        Verdict::Quiet(hit) => hit,
-        Verdict::News => return Ok(Err(told)),
+    // The copy is made only if the node accepts a long poll.
+    let long_poll_context = (input.long_poll.max_millis > 0).then(|| context.clone());
+    let cached = match manager
+        .poll_batcher
+        .answer(context, input.received_at)
+        .await?
+    {
+        BatchResult::Unchanged(cached) => cached,
+        BatchResult::NeedsWrite => return Ok(Err(input)),
     };
     let now = manager.now();
     let contacts = &manager.contacts;
-    contacts.heard(node.tenant, hit.instance, now, manager.due(now));
-    let held = held.filter(|_| may_be_held(manager, node, &told.wish, &hit));
-    let Some(case) = held else {
-        return respond(manager, node, &hit.answer, None).map(Ok);
+    contacts.record(
+        node.tenant,
+        cached.instance,
+        now,
+        manager.next_contact_due(now),
+    );
+    let long_poll_context =
+        long_poll_context.filter(|_| may_long_poll(manager, node, &input.long_poll, &cached));
+    let Some(context) = long_poll_context else {
+        return build_response(manager, node, &cached.answer, None).map(Ok);
     };
-    let wish = Wish {
-        carried: told.wish.carried.clone(),
-        ..told.wish
+    let options = LongPollOptions {
+        connection: input.long_poll.connection.clone(),
+        ..input.long_poll
     };
-    let begun = Instant::now();
-    let ended = held::hold(manager, node, case, wish, hit).await?;
-    if begun.elapsed() >= manager.settings.holds.rest {
-        manager.desk.polls(Door::Own).held.increment(1);
+    let started = Instant::now();
+    let result = long_poll::wait_for_change(manager, node, context, options, cached).await?;
+    if started.elapsed() >= manager.settings.long_poll.min_query_interval {
+        manager
+            .poll_batcher
+            .poll_counters(PollProtocol::Own)
+            .long_poll
+            .increment(1);
     }
-    match ended {
-        Ended::Answer(hit) => respond(manager, node, &hit.answer, None).map(Ok),
-        Ended::Draining(hit) => {
-            let spread = manager.load.spread().max(LEAST_SPREAD);
-            let pause = drawn(node.host, manager.now(), COME_BACK, spread);
-            respond(manager, node, &hit.answer, Some(pause)).map(Ok)
+    match result {
+        LongPollResult::Answer(cached) => {
+            build_response(manager, node, &cached.answer, None).map(Ok)
         }
-        Ended::News => Ok(Err(told)),
+        LongPollResult::Draining(cached) => {
+            let spread = manager.load.spread().max(MIN_RECONNECT_SPREAD);
+            let pause = random_millis(node.host, manager.now(), MIN_RECONNECT_DELAY, spread);
+            build_response(manager, node, &cached.answer, Some(pause)).map(Ok)
+        }
+        LongPollResult::NeedsWrite => Ok(Err(input)),
     }
 }
 
-/// Whether a node need not be answered now: it goes by what it would be told, and nothing is asked of it or given to it.
-fn may_be_held(manager: &MaintenanceManager, node: &Node, wish: &Wish, hit: &Hit) -> bool {
-    let Said::Own(answer) = &hit.answer.said else {
+/// Whether the poll may wait: the node already has this decision, and the answer requests nothing
+/// from it and renews nothing.
+fn may_long_poll(
+    manager: &MaintenanceManager,
+    node: &Node,
+    options: &LongPollOptions,
+    cached: &CachedAnswer,
+) -> bool {
+    let AnswerPayload::Own(answer) = &cached.answer.payload else {
         return false;
     };
-    wish.millis > 0
-        && wish.tag == hit.answer.tag
+    options.max_millis > 0
+        && options.decision_tag == cached.answer.tag
         && !answer.want_facts
         && !answer.want_packages
-        && !is_to_be_renewed(manager, node, manager.now())
+        && !needs_credential_renewal(manager, node, manager.now())
 }
 
-/// The answer on the wire. Its times are those of this moment.
-fn respond(
+/// Builds the response. Its times are relative to the current time.
+fn build_response(
     manager: &MaintenanceManager,
     node: &Node,
     answer: &Answer,
     pause: Option<u32>,
 ) -> Result<PollResponse, Status> {
-    let Said::Own(own) = &answer.said else {
-        return Err(Status::internal("this is the answer to another question"));
+    let AnswerPayload::Own(own) = &answer.payload else {
+        return Err(Status::internal("the cached answer is of another protocol"));
     };
     let now = manager.now();
-    let next = || next_poll(manager, node.host, own, now);
+    let next = || next_poll_millis(manager, node.host, own, now);
     Ok(PollResponse {
-        want_facts: own.want_facts,
-        want_packages: own.want_packages,
+        facts_required: own.want_facts,
+        packages_required: own.want_packages,
         next_poll_millis: pause.unwrap_or_else(next),
         now: Some(timestamp(now)),
-        credential: renewed(manager, node, now)?,
+        credential: renew_credential(manager, node, now)?,
         decision: Some(own.decision.clone()),
         decision_tag: answer.tag,
-        hold_millis: pause.map_or_else(|| hold(manager, node.host, now), |_| 0),
-        spread_millis: millis(manager.load.spread()),
+        next_long_poll_millis: pause
+            .map_or_else(|| long_poll_millis(manager, node.host, now), |_| 0),
+        reconnect_spread_millis: to_millis(manager.load.spread()),
     })
 }
 
-/// News is written before the answer.
-async fn with_news(turn: Turn<'_>, node: &Node, told: Told) -> Result<Answer, Status> {
-    let machine = (node.tenant, Machine::Host(node.host));
-    let scene = Scene::open(turn, machine, false).await;
-    let mut scene = scene.map_err(status::store)?;
-    report::trusted(&scene.host, &scene.world)?;
-    let words = told.words;
-    let has_facts = told.facts.is_some();
-    let takes_over = has_facts && scene.node.protocol == Protocol::Eim;
-    if let Some(said) = told.facts {
-        let (node, now) = (&mut scene.node, scene.now);
-        let versions = ages::told(&said);
-        facts::take(node, *said, words.digest.clone(), now).map_err(status::invalid)?;
-        // The world was read before it was told: this very answer would send the node back to an image that failed.
+/// Slow path: stores changes in a transaction, then answers.
+async fn write_and_answer(
+    turn: WritePermit<'_>,
+    node: &Node,
+    input: PollInput,
+) -> Result<Answer, Status> {
+    let machine = (node.tenant, MachineKey::Host(node.host));
+    let node_tx = NodeTransaction::open(turn, machine, false).await;
+    let mut node_tx = node_tx.map_err(status::from_store_error)?;
+    report::check_trusted(&node_tx.host, &node_tx.input)?;
+    let payload = input.payload;
+    let has_facts = input.facts.is_some();
+    let takes_over = has_facts && node_tx.node.protocol == AgentProtocol::Eim;
+    if let Some(reported_facts) = input.facts {
+        let (node, now) = (&mut node_tx.node, node_tx.now);
+        let versions = version_ages::available_versions(&reported_facts);
+        facts::apply(node, *reported_facts, payload.facts_digest.clone(), now)
+            .map_err(status::from_invalid)?;
+        // The decision input was loaded before these facts. Without this update the answer could
+        // send the node back to an image that failed.
         let failed = &node.bad_images;
-        scene.world.known.bad_images.clone_from(failed);
-        let seen = versions::see(&scene.tx, &versions, now).await;
-        seen.map_err(status::store)?;
-        facts::booted(&mut scene).await.map_err(status::store)?;
+        node_tx.input.facts.bad_images.clone_from(failed);
+        let recorded = package_versions::record_seen(&node_tx.tx, &versions, now).await;
+        recorded.map_err(status::from_store_error)?;
+        facts::check_booted_image(&mut node_tx)
+            .await
+            .map_err(status::from_store_error)?;
     } else {
-        let decision = scene.world.decide(scene.now);
-        let noted = ages::note(&scene.tx, &scene.node, &decision, scene.now).await;
-        noted.map_err(status::store)?;
+        let decision = node_tx.input.decide(node_tx.now);
+        let noted = version_ages::record(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
+        noted.map_err(status::from_store_error)?;
     }
-    packages::take(&mut scene, &told.packages).await?;
-    scene.node.waiting.clone_from(&words.waits);
-    scene.world.known.speaks = scene.node.protocol.clone();
-    scene.world.known.provisioned = true;
+    packages::apply(&mut node_tx, &input.packages).await?;
+    node_tx.node.waiting.clone_from(&payload.waiting_for);
+    node_tx.input.facts.protocol = node_tx.node.protocol.clone();
+    node_tx.input.facts.provisioned = true;
     if takes_over {
-        scene.node.delivered.last_word = Some(scene.now);
+        node_tx.node.delivered.last_heard_at = Some(node_tx.now);
     }
-    call_off(&mut scene).await.map_err(status::store)?;
-    if let Some(limit) = quiet::forgotten(&scene.world, words.attempt, scene.now) {
-        scene.time_out(limit).await.map_err(status::store)?;
+    cancel_replaced_run(&mut node_tx)
+        .await
+        .map_err(status::from_store_error)?;
+    if let Some(limit) = evaluate::forgotten_at(&node_tx.input, payload.attempt, node_tx.now) {
+        node_tx
+            .time_out(limit)
+            .await
+            .map_err(status::from_store_error)?;
     }
-    let decision = scene.world.decide(scene.now);
-    let settled = ages::settled(&scene.tx, &scene.node, &decision, scene.now).await;
-    let settled = settled.map_err(status::store)?;
-    let (said, kept) = (scene.node.said_packages(), scene.node.packages_digest);
-    let wants = Wants {
-        facts: !has_facts && quiet::are_unknown(&scene.node.facts_digest, &words),
-        packages: packages::are_wanted(said, kept),
+    let decision = node_tx.input.decide(node_tx.now);
+    let settled =
+        version_ages::load_settled(&node_tx.tx, &node_tx.node, &decision, node_tx.now).await;
+    let settled = settled.map_err(status::from_store_error)?;
+    let (reported, stored) = (
+        node_tx.node.reported_packages(),
+        node_tx.node.packages_digest,
+    );
+    let requested = RequestedData {
+        facts: !has_facts && evaluate::are_facts_outdated(&node_tx.node.facts_digest, &payload),
+        packages: packages::should_request(reported, stored),
     };
-    let answer = quiet::answer(&scene.world, &words, wants, (decision, &settled.versions));
-    scene.commit().await.map_err(status::store)?;
+    let answer = evaluate::build_answer(
+        &node_tx.input,
+        &payload,
+        requested,
+        (decision, &settled.versions),
+    );
+    node_tx.commit().await.map_err(status::from_store_error)?;
     Ok(answer)
 }
 
-/// Our agent speaks where one of the ancestor's did. What that one has only fetched it is not going to begin, unless its
-/// window is open; what it has begun it tells the end of ([`crate::eim`]).
-async fn call_off(scene: &mut Scene<'_>) -> Result<(), StoreError> {
-    let Some((run, cause)) = scene.world.outlived(scene.now) else {
+/// Our own agent has replaced EIM's agent. A run that EIM's agent has only downloaded is cancelled
+/// unless its window is open. EIM's agent still reports the end of a run that it has begun
+/// (see [`crate::eim`]).
+async fn cancel_replaced_run(node_tx: &mut NodeTransaction<'_>) -> Result<(), StoreError> {
+    let Some((run, cause)) = node_tx.input.superseded_run(node_tx.now) else {
         return Ok(());
     };
-    let withdrawn = Happening::of(RunEvent::Cancelled(cause));
-    scene.bring(Subject::Run(run), &withdrawn).await?;
-    scene.look_again().await
+    let cancelled = RunEventRecord::from_event(RunEvent::Cancelled(cause));
+    node_tx.apply_event(Subject::Run(run), &cancelled).await?;
+    node_tx.reload_input().await
 }
 
-/// When to poll again, in milliseconds.
-fn next_poll(manager: &MaintenanceManager, host: HostId, answer: &OwnAnswer, now: Time) -> u32 {
-    let interval = manager.load.interval(manager.settings.poll_interval);
+/// The delay until the next poll, in milliseconds.
+fn next_poll_millis(
+    manager: &MaintenanceManager,
+    host: HostId,
+    answer: &OwnAnswer,
+    now: Time,
+) -> u32 {
+    let interval = manager.load.poll_interval(manager.settings.poll_interval);
     let is_pressed = manager.load.pressure() >= 1.0;
-    next(interval, host, answer.next, is_pressed, now)
+    poll_delay_millis(interval, host, answer.next, is_pressed, now)
 }
 
-/// When to poll again: within a tenth of the interval, so that nodes that started together come apart; sooner if the
-/// answer changes by time alone before that. That happens to many nodes at the same instant, so under pressure they come
-/// apart behind it as well.
-fn next(
+/// The delay until the next poll: the interval plus or minus a tenth, so that nodes that started
+/// together spread out, or less if the answer changes earlier. Many answers change at the same time
+/// (a window opens), so under pressure a random delay is added there, too.
+fn poll_delay_millis(
     interval: Duration,
     host: HostId,
     change: Option<Time>,
@@ -251,59 +313,64 @@ fn next(
         .unwrap_or(i64::MAX)
         .clamp(100, 86_400_000);
     let tenth = (interval / 10).max(1);
-    let noise = noise(host, now);
-    let usual = interval - tenth + noise % (2 * tenth);
-    let late = if is_pressed { noise % tenth } else { 0 };
+    let jitter = jitter(host, now);
+    let usual = interval - tenth + jitter % (2 * tenth);
+    let late = if is_pressed { jitter % tenth } else { 0 };
     let due = change.map_or(usual, |change| {
         (change - now).num_milliseconds().saturating_add(1 + late)
     });
     u32::try_from(usual.min(due).max(100)).unwrap_or(u32::MAX)
 }
 
-/// How long the next poll may let itself be held: within a tenth, so that nodes that were woken together come apart.
-fn hold(manager: &MaintenanceManager, host: HostId, now: Time) -> u32 {
-    let settings = &manager.settings.holds;
-    if settings.most == 0 {
+/// How long the next poll may wait, in milliseconds. Varies by a tenth, so that nodes that were
+/// woken together spread out.
+fn long_poll_millis(manager: &MaintenanceManager, host: HostId, now: Time) -> u32 {
+    let settings = &manager.settings.long_poll;
+    if settings.max_polls == 0 {
         return 0;
     }
-    let tenth = settings.longest / 10;
-    let least = settings.longest.saturating_sub(tenth);
-    drawn(host, now, least, settings.longest)
+    let tenth = settings.max_duration / 10;
+    let least = settings.max_duration.saturating_sub(tenth);
+    random_millis(host, now, least, settings.max_duration)
 }
 
-/// A number that is another one for each node, and for each answer.
-fn noise(host: HostId, now: Time) -> i64 {
+/// A pseudo-random number per node and answer.
+fn jitter(host: HostId, now: Time) -> i64 {
     i64::from(scatter(host.bits() ^ now.timestamp_subsec_nanos()))
 }
 
-/// A time between two, in milliseconds.
-fn drawn(host: HostId, now: Time, least: Duration, most: Duration) -> u32 {
-    let (least, most) = (millis(least), millis(most));
+/// A random duration between two bounds, in milliseconds.
+fn random_millis(host: HostId, now: Time, least: Duration, most: Duration) -> u32 {
+    let (least, most) = (to_millis(least), to_millis(most));
     let span = i64::from(most.saturating_sub(least)) + 1;
-    least.saturating_add(u32::try_from(noise(host, now) % span).unwrap_or(0))
+    least.saturating_add(u32::try_from(jitter(host, now) % span).unwrap_or(0))
 }
 
-fn millis(time: Duration) -> u32 {
+fn to_millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Whether two thirds of the life of the present credential are over.
-fn is_to_be_renewed(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
-    let lifetime = delta(manager.settings.credential_lifetime);
+/// Whether two thirds of the lifetime of the credential have passed.
+fn needs_credential_renewal(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
+    let lifetime = to_time_delta(manager.settings.credential_lifetime);
     node.credential_expires - now <= lifetime / 3
 }
 
-/// A new credential, when it is time for one.
-fn renewed(manager: &MaintenanceManager, node: &Node, now: Time) -> Result<String, Status> {
-    if !is_to_be_renewed(manager, node, now) {
+/// A new credential if renewal is due; otherwise an empty text.
+fn renew_credential(
+    manager: &MaintenanceManager,
+    node: &Node,
+    now: Time,
+) -> Result<String, Status> {
+    if !needs_credential_renewal(manager, node, now) {
         return Ok(String::new());
     }
-    let lifetime = delta(manager.settings.credential_lifetime);
+    let lifetime = to_time_delta(manager.settings.credential_lifetime);
     let host = node.host.to_string();
     let issued = manager
         .authority
         .issue_node(node.tenant.uuid(), &host, lifetime, now);
-    let issued = issued.map_err(|_| Status::internal("the credential could not be made"))?;
+    let issued = issued.map_err(|_| Status::internal("the credential could not be issued"))?;
     Ok(issued.token.reveal().to_owned())
 }
 
@@ -316,9 +383,9 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(20);
 
     #[test]
-    fn nodes_that_started_together_come_apart() {
+    fn nodes_that_started_together_spread_out() {
         let now = DateTime::UNIX_EPOCH;
-        let of = |n| next(INTERVAL, HostId::nth(n), None, false, now);
+        let of = |n| poll_delay_millis(INTERVAL, HostId::nth(n), None, false, now);
         let all: std::collections::BTreeSet<u32> = (0..100).map(of).collect();
         assert!(all.len() > 90, "{} of 100 differ", all.len());
         assert!(all.iter().all(|millis| (18_000..22_000).contains(millis)));
@@ -328,29 +395,32 @@ mod tests {
     fn a_node_comes_back_when_its_window_opens() {
         let now = DateTime::UNIX_EPOCH;
         let soon = Some(now + TimeDelta::seconds(3));
-        assert_eq!(next(INTERVAL, HostId::nth(1), soon, false, now), 3_001);
+        assert_eq!(
+            poll_delay_millis(INTERVAL, HostId::nth(1), soon, false, now),
+            3_001
+        );
     }
 
     #[test]
-    fn nodes_with_one_window_come_apart_when_there_are_too_many() {
+    fn nodes_with_one_window_spread_out_under_pressure() {
         let now = DateTime::UNIX_EPOCH;
         let soon = Some(now + TimeDelta::seconds(3));
-        let of = |n| next(INTERVAL, HostId::nth(n), soon, true, now);
+        let of = |n| poll_delay_millis(INTERVAL, HostId::nth(n), soon, true, now);
         let all: std::collections::BTreeSet<u32> = (0..100).map(of).collect();
         assert!(all.len() > 90, "{} of 100 differ", all.len());
         assert!(all.iter().all(|millis| (3_001..5_001).contains(millis)));
     }
 
     #[test]
-    fn a_time_is_drawn_between_two_and_may_be_either() {
+    fn a_random_delay_lies_between_both_bounds_inclusive() {
         let now = DateTime::UNIX_EPOCH;
         let of = |n| {
             let (least, most) = (Duration::from_millis(5), Duration::from_millis(7));
-            drawn(HostId::nth(n), now, least, most)
+            random_millis(HostId::nth(n), now, least, most)
         };
         let all: std::collections::BTreeSet<u32> = (0..100).map(of).collect();
         assert_eq!(all, [5, 6, 7].into());
         let one = Duration::from_secs(1);
-        assert_eq!(drawn(HostId::nth(1), now, one, one), 1_000);
+        assert_eq!(random_millis(HostId::nth(1), now, one, one), 1_000);
     }
 }

@@ -1,73 +1,74 @@
-//! A report: what happened in an attempt, at least once and in order.
+//! A report: the events of an attempt, delivered at least once and in order.
 
 use evenkeel_domain::host::Host;
-use evenkeel_domain::run::{AttemptId, Happening, RunEvent, UpdateRun};
+use evenkeel_domain::run::{AttemptId, RunEvent, RunEventRecord, UpdateRun};
 use evenkeel_proto::agent::{ReportRequest, ReportResponse};
 use evenkeel_store::StoreError;
-use evenkeel_store::decisions::World;
-use evenkeel_store::nodes::Machine;
+use evenkeel_store::decisions::DecisionInput;
+use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
 use tonic::Status;
 
 use crate::agent::wire::{self, timestamp};
-use crate::agent::{account, begin};
+use crate::agent::{begin, run_report};
 use crate::caller::Node;
 use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
-use crate::progress::{Beginning, Scene, Turn};
+use crate::node_transaction::{NewAttempt, NodeTransaction, WritePermit};
 use crate::status;
 
-/// The most events of one report.
-const MAX_EVENTS: usize = 1_000;
+/// The maximum number of events in a report.
+const MAX_EVENTS_PER_REPORT: usize = 1_000;
 
-/// Stores what happened and says up to where.
+/// Stores the events and acknowledges the last stored one.
 pub async fn report(
     manager: &MaintenanceManager,
     node: &Node,
     request: ReportRequest,
 ) -> Result<ReportResponse, Status> {
-    let attempt = begin::attempt(&request.attempt_id)?;
-    if request.events.len() > MAX_EVENTS {
+    let attempt = begin::parse_attempt_id(&request.attempt_id)?;
+    if request.events.len() > MAX_EVENTS_PER_REPORT {
         return Err(Status::invalid_argument(format!(
-            "events: more than {MAX_EVENTS}"
+            "events: more than {MAX_EVENTS_PER_REPORT}"
         )));
     }
     let mut events = Vec::with_capacity(request.events.len());
     for mut event in request.events {
-        let account = event.account.take().map(account::account);
-        let mut happening = wire::happening(event).map_err(status::invalid)?;
-        happening.evidence.account = account;
-        events.push(happening);
+        let run_report = event.report.take().map(run_report::from_wire);
+        let mut record = wire::decode_event(event).map_err(status::from_invalid)?;
+        record.evidence.report = run_report;
+        events.push(record);
     }
     let digest = request.target_digest;
-    let kept = manager.in_turn(CallKind::News, |turn| {
-        keep(turn, node, attempt, &digest, events)
+    let stored = manager.with_write_permit(CallKind::Write, |turn| {
+        store_report(turn, node, attempt, &digest, events)
     });
-    kept.await
+    stored.await
 }
 
-async fn keep(
-    turn: Turn<'_>,
+async fn store_report(
+    turn: WritePermit<'_>,
     node: &Node,
     attempt: AttemptId,
     digest: &str,
-    events: Vec<Happening>,
+    events: Vec<RunEventRecord>,
 ) -> Result<ReportResponse, Status> {
-    let machine = (node.tenant, Machine::Host(node.host));
-    let scene = Scene::open(turn, machine, false).await;
-    let mut scene = scene.map_err(status::store)?;
-    trusted(&scene.host, &scene.world)?;
-    let says_something = !events.is_empty();
-    let stored = store(&mut scene, attempt, digest, events).await;
-    let (run, acknowledged) = stored.map_err(status::store)?;
-    let now = scene.now;
-    // Whoever only tries the way says nothing about when the next word of the node is due: its poll may be held.
-    let kept = if says_something {
-        scene.commit().await
+    let machine = (node.tenant, MachineKey::Host(node.host));
+    let node_tx = NodeTransaction::open(turn, machine, false).await;
+    let mut node_tx = node_tx.map_err(status::from_store_error)?;
+    check_trusted(&node_tx.host, &node_tx.input)?;
+    let has_events = !events.is_empty();
+    let stored = store_events(&mut node_tx, attempt, digest, events).await;
+    let (run, acknowledged) = stored.map_err(status::from_store_error)?;
+    let now = node_tx.now;
+    // A report without events is only a connection check. It must not reset the contact deadline of
+    // a long poll.
+    let saved = if has_events {
+        node_tx.commit().await
     } else {
-        scene.keep().await
+        node_tx.save().await
     };
-    kept.map_err(status::store)?;
+    saved.map_err(status::from_store_error)?;
     Ok(ReportResponse {
         acknowledged,
         run_id: run.map(|run| run.id.to_string()).unwrap_or_default(),
@@ -75,23 +76,24 @@ async fn keep(
     })
 }
 
-/// Stores the events that come next. After a gap nothing more is taken: the agent sends it again from there.
-async fn store(
-    scene: &mut Scene<'_>,
+/// Stores the next events. Events after a gap are ignored: the agent sends them again.
+async fn store_events(
+    node_tx: &mut NodeTransaction<'_>,
     attempt: AttemptId,
     digest: &str,
-    events: Vec<Happening>,
+    events: Vec<RunEventRecord>,
 ) -> Result<(Option<UpdateRun>, u32), StoreError> {
-    let run = scene.run_of(attempt).await?;
+    let run = node_tx.find_run(attempt).await?;
     let stored = run.as_ref().map_or(0, |run| run.sequence);
-    let mut next = in_turn(events, stored);
+    let mut next = next_events(events, stored);
     if run.is_none() {
-        // An attempt that was given up before anything happened leaves no run.
-        let is_nothing = |happening: &Happening| matches!(happening.event, RunEvent::Cancelled(_));
-        let begins = next.iter().position(|happening| !is_nothing(happening));
-        let nothing: Vec<_> = next.drain(..begins.unwrap_or(next.len())).collect();
+        // An attempt that was cancelled before it did anything creates no run.
+        let is_cancellation =
+            |record: &RunEventRecord| matches!(record.event, RunEvent::Cancelled(_));
+        let begins = next.iter().position(|record| !is_cancellation(record));
+        let cancellations: Vec<_> = next.drain(..begins.unwrap_or(next.len())).collect();
         if next.is_empty() {
-            let last = nothing.last().and_then(|happening| happening.sequence);
+            let last = cancellations.last().and_then(|record| record.sequence);
             return Ok((None, last.unwrap_or(stored)));
         }
     }
@@ -100,37 +102,39 @@ async fn store(
     };
     let last = rest.last().unwrap_or(first).sequence.unwrap_or(stored);
     let run = if let Some(run) = run {
-        scene.bring_all(Subject::Run(run.id), first, rest).await?
+        node_tx
+            .apply_events(Subject::Run(run.id), first, rest)
+            .await?
     } else {
-        let beginning = Beginning {
+        let beginning = NewAttempt {
             attempt: Some(attempt),
-            origin: scene.named(digest).await?,
+            origin: node_tx.origin_from_digest(digest).await?,
             follows: None,
         };
-        scene.begin_attempt(beginning, first, rest).await?
+        node_tx.begin_attempt(beginning, first, rest).await?
     };
     Ok((Some(run), last))
 }
 
-/// The events that come next after those that are stored, up to the first gap.
-fn in_turn(events: Vec<Happening>, mut stored: u32) -> Vec<Happening> {
+/// The events that follow the stored ones, up to the first gap.
+fn next_events(events: Vec<RunEventRecord>, mut stored: u32) -> Vec<RunEventRecord> {
     let mut next = Vec::with_capacity(events.len());
-    for happening in events {
-        let number = happening.sequence.unwrap_or(0);
+    for record in events {
+        let number = record.sequence.unwrap_or(0);
         if stored.saturating_add(1) < number {
             break;
         }
         if stored < number {
             stored = number;
-            next.push(happening);
+            next.push(record);
         }
     }
     next
 }
 
-/// A host that was invalidated, or whose instance was, is not listened to.
-pub fn trusted(host: &Host, world: &World) -> Result<(), Status> {
-    if world.known.trusted {
+/// Rejects a host that was invalidated, or whose instance was.
+pub fn check_trusted(host: &Host, input: &DecisionInput) -> Result<(), Status> {
+    if input.facts.trusted {
         return Ok(());
     }
     Err(Status::permission_denied(format!(

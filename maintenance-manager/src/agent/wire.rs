@@ -1,33 +1,34 @@
-//! The wire's words into ours and back. The generated types of `evenkeel.agent.v1` end here.
+//! Converts between the types of `evenkeel.agent.v1` and the domain. Other modules do not use the
+//! generated types for decisions and events.
 
 use chrono::{DateTime, Datelike};
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{Act, Decision, Grant, Target, TargetKind};
+use evenkeel_domain::decide::{Act, Decision, OfflineGrant, Target, TargetKind};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::package::{
-    FoundPackage, FoundVersion, PackageChange, PackageResult, WantedPackage,
+    ObservedPackage, ObservedVersion, PackageChange, PackageRequirement, PackageResult,
 };
 use evenkeel_domain::policy::{ImageRules, PackageRules, RebootRule, ServiceRule};
 use evenkeel_domain::run::{
-    CancelCause, Evidence, Failure, FailureKind, Happening, ImageChange, RunEvent,
+    CancelCause, Evidence, Failure, FailureKind, ImageChange, RunEvent, RunEventRecord,
 };
 use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent as wire;
 use evenkeel_proto::agent::decision::Act as WireAct;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::packages::Mode;
-use evenkeel_proto::agent::target::Wish;
+use evenkeel_proto::agent::target::Spec;
 use prost_types::Timestamp;
 
-/// The longest reason and the longest log that are kept, in bytes. What is longer is cut and marked.
-const MAX_REASON: usize = 4_096;
-const MAX_LOG: usize = 32_768;
-/// The most packages that a plan or a result may name.
+/// The maximum length of a reason and of a log, in bytes. Longer texts are cut and marked as cut.
+const MAX_REASON_BYTES: usize = 4_096;
+const MAX_LOG_BYTES: usize = 32_768;
+/// The maximum number of packages in a plan or a result.
 const MAX_PACKAGES: usize = 100_000;
 
-/// An instant on the wire.
+/// Encodes a time.
 pub fn timestamp(time: Time) -> Timestamp {
     Timestamp {
         seconds: time.timestamp(),
@@ -35,28 +36,28 @@ pub fn timestamp(time: Time) -> Timestamp {
     }
 }
 
-/// An instant of a node's clock; none if it is no instant at all.
-fn instant(timestamp: Timestamp) -> Option<Time> {
+/// Decodes a time of a node's clock; `None` if it is invalid.
+fn parse_instant(timestamp: Timestamp) -> Option<Time> {
     let nanos = u32::try_from(timestamp.nanos).ok()?;
     let time = DateTime::from_timestamp(timestamp.seconds, nanos)?;
-    // What no clock shows, no database keeps.
+    // Postgres cannot store years outside of this range.
     (0..=9_999).contains(&time.year()).then_some(time)
 }
 
-/// A decision, as our agent reads it. A wish for versions of some age is told with those that are settled.
-pub fn decision(decision: Decision, settled: &[FoundVersion]) -> wire::Decision {
-    let again = decision.again;
+/// Encodes a decision. A target with a minimum age gets the versions that are old enough.
+pub fn encode_decision(decision: Decision, settled: &[ObservedVersion]) -> wire::Decision {
+    let again = decision.is_retry;
     let act = match decision.act {
         Act::Idle => WireAct::Idle(wire::Idle {}),
-        Act::Fetch(wish) => WireAct::Fetch(wire::Fetch {
-            target: Some(target(wish, settled, again)),
+        Act::Fetch(desired) => WireAct::Fetch(wire::Fetch {
+            target: Some(encode_target(desired, settled, again)),
         }),
         Act::Apply {
-            target: wish,
-            before,
+            target: desired,
+            deadline: before,
         } => WireAct::Apply(wire::Apply {
-            target: Some(target(wish, settled, again)),
-            before: Some(timestamp(before)),
+            target: Some(encode_target(desired, settled, again)),
+            start_deadline: Some(timestamp(before)),
         }),
         Act::Continue(run) => WireAct::Continue(wire::Continue {
             run_id: run.to_string(),
@@ -68,39 +69,40 @@ pub fn decision(decision: Decision, settled: &[FoundVersion]) -> wire::Decision 
     };
     wire::Decision {
         act: Some(act),
-        reason: decision.because.to_string(),
-        next: decision.next.map(timestamp),
-        grant: decision.grant.map(grant),
+        reason: decision.reason.to_string(),
+        next_change: decision.next_change.map(timestamp),
+        offline_grant: decision.offline_grant.map(encode_grant),
     }
 }
 
-fn grant(grant: Grant) -> wire::Grant {
+fn encode_grant(grant: OfflineGrant) -> wire::OfflineGrant {
     let window = |(start, end)| wire::Window {
         start: Some(timestamp(start)),
         end: Some(timestamp(end)),
     };
-    wire::Grant {
+    wire::OfflineGrant {
         target_digest: grant.target.digest(),
         windows: grant.windows.into_iter().map(window).collect(),
-        expires: Some(timestamp(grant.expires)),
+        expires_at: Some(timestamp(grant.expires_at)),
     }
 }
 
-/// Tells a node to give up an attempt that has no open run here.
-pub fn forget() -> wire::Decision {
+/// A decision that cancels an attempt without an open run.
+pub fn forget_decision() -> wire::Decision {
     wire::Decision {
         act: Some(WireAct::Cancel(wire::Cancel {
             run_id: String::new(),
             cause: CancelCause::Withdrawn.name().to_owned(),
         })),
-        reason: "the attempt is over here, or was removed".to_owned(),
-        next: None,
-        grant: None,
+        reason: "the attempt has ended or was removed on the server".to_owned(),
+        next_change: None,
+        offline_grant: None,
     }
 }
 
-/// Tells a node to go on with nothing new before it has said what it is now: what it is for follows from that.
-pub fn facts_first(open: Option<RunId>) -> wire::Decision {
+/// A decision that starts nothing new until the node has sent its facts: the next target depends on
+/// them.
+pub fn facts_first_decision(open: Option<RunId>) -> wire::Decision {
     let act = match open {
         None => WireAct::Idle(wire::Idle {}),
         Some(run) => WireAct::Continue(wire::Continue {
@@ -109,42 +111,45 @@ pub fn facts_first(open: Option<RunId>) -> wire::Decision {
     };
     wire::Decision {
         act: Some(act),
-        reason: "what the node is now is not known here yet".to_owned(),
-        next: None,
-        grant: None,
+        reason: "the server does not know the node's current facts yet".to_owned(),
+        next_change: None,
+        offline_grant: None,
     }
 }
 
-/// `again` goes with an image that failed on the node before and that a person ordered all the same.
-fn target(target: Target, settled: &[FoundVersion], again: bool) -> wire::Target {
+/// Encodes a target. `again` is set for an image that failed on the node before and that a person
+/// ordered again.
+fn encode_target(target: Target, settled: &[ObservedVersion], again: bool) -> wire::Target {
     let digest = target.digest();
     let is_aged = 0 < target.min_age_days();
-    let settled = settled.iter().filter(|_| is_aged).map(known);
-    let wish = match target.wish {
+    let settled = settled.iter().filter(|_| is_aged).map(encode_version);
+    let spec = match target.kind {
         TargetKind::Packages {
             exactly,
             sources,
             kernel_command,
             rules: how,
             allow_downgrades,
-        } => Wish::Packages(wire::Packages {
-            mode: Some(mode(exactly)),
+        } => Spec::Packages(wire::Packages {
+            mode: Some(encode_mode(exactly)),
             sources,
             kernel_command,
-            rules: Some(rules(how, allow_downgrades)),
-            settled: settled.collect(),
+            rules: Some(encode_rules(how, allow_downgrades)),
+            aged_versions: settled.collect(),
         }),
-        TargetKind::Image(found) => Wish::Image(image(found, target.image_rules, again)),
-        TargetKind::Kernel { command } => Wish::Kernel(wire::Kernel { command }),
+        TargetKind::Image(os_image) => {
+            Spec::Image(encode_image(os_image, target.image_rules, again))
+        }
+        TargetKind::Kernel { command } => Spec::Kernel(wire::Kernel { command }),
     };
     wire::Target {
         digest,
-        wish: Some(wish),
+        spec: Some(spec),
     }
 }
 
-/// What is signed of an image is told letter by letter as the catalogue has it.
-fn image(image: Image, rules: ImageRules, again: bool) -> wire::Image {
+/// Encodes an image. Signed values are copied unchanged from the catalogue.
+fn encode_image(image: Image, rules: ImageRules, again: bool) -> wire::Image {
     wire::Image {
         os_id: image.os.to_string(),
         name: image.name,
@@ -159,17 +164,17 @@ fn image(image: Image, rules: ImageRules, again: bool) -> wire::Image {
             max_bytes: rules.max_bytes,
             attempts: rules.attempts,
         }),
-        again,
+        is_retry: again,
     }
 }
 
-fn rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRules {
+fn encode_rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRules {
     let reboot = match rules.reboot {
         RebootRule::IfRequired => wire::RebootRule::IfRequired,
         RebootRule::Never => wire::RebootRule::Never,
     };
     let services = match rules.services {
-        ServiceRule::Leave => wire::ServiceRule::Leave,
+        ServiceRule::KeepRunning => wire::ServiceRule::KeepRunning,
         ServiceRule::Restart => wire::ServiceRule::Restart,
     };
     wire::PackageRules {
@@ -184,25 +189,27 @@ fn rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRules {
     }
 }
 
-fn known(version: &FoundVersion) -> wire::KnownVersion {
-    wire::KnownVersion {
+fn encode_version(version: &ObservedVersion) -> wire::PackageVersion {
+    wire::PackageVersion {
         name: version.name.clone(),
         architecture: version.architecture.clone(),
         version: version.version.clone(),
     }
 }
 
-fn mode(exactly: Option<Vec<WantedPackage>>) -> Mode {
+fn encode_mode(exactly: Option<Vec<PackageRequirement>>) -> Mode {
     match exactly {
         None => Mode::Latest(wire::Latest {}),
         Some(packages) => {
-            let packages = packages.into_iter().map(|package| wire::WantedPackage {
-                name: package.name.to_string(),
-                version: package
-                    .version
-                    .map(|version| version.to_string())
-                    .unwrap_or_default(),
-            });
+            let packages = packages
+                .into_iter()
+                .map(|package| wire::PackageRequirement {
+                    name: package.name.to_string(),
+                    version: package
+                        .version
+                        .map(|version| version.to_string())
+                        .unwrap_or_default(),
+                });
             Mode::Exactly(wire::Exactly {
                 packages: packages.collect(),
             })
@@ -210,89 +217,87 @@ fn mode(exactly: Option<Vec<WantedPackage>>) -> Mode {
     }
 }
 
-/// An event as the node tells it.
-///
-/// # Errors
-/// It has no number, no news, or too much of it.
-pub fn happening(event: wire::Event) -> Result<Happening, Invalid> {
+/// Decodes an event. Fails if it has no sequence number, no change, or too many packages.
+pub fn decode_event(event: wire::Event) -> Result<RunEventRecord, Invalid> {
     let number = i32::try_from(event.sequence)
         .ok()
         .filter(|number| *number > 0);
     if number.is_none() {
         return Err(Invalid::new("events.sequence", "begins with 1"));
     }
-    let news = event
-        .news
-        .ok_or_else(|| Invalid::new("events.news", "must not be empty"))?;
-    let (run_event, evidence) = read(news)?;
-    Ok(Happening {
+    let change = event
+        .kind
+        .ok_or_else(|| Invalid::new("events.kind", "must not be empty"))?;
+    let (run_event, evidence) = decode_change(change)?;
+    Ok(RunEventRecord {
         event: run_event,
         sequence: Some(event.sequence),
         boot_id: cut(&storable(&event.boot_id), 64),
-        node_time: event.node_time.and_then(instant),
+        node_time: event.node_time.and_then(parse_instant),
         evidence,
     })
 }
 
-/// Total: a new kind of news does not compile until it is here.
-fn read(news: News) -> Result<(RunEvent, Evidence), Invalid> {
+/// Decodes the change of an event. The match is exhaustive: a new kind does not compile until it is
+/// added here.
+fn decode_change(change: Kind) -> Result<(RunEvent, Evidence), Invalid> {
     let nothing = Evidence::default();
-    Ok(match news {
-        News::Downloading(said) => {
-            let evidence = said.plan.map(planned).transpose()?;
+    Ok(match change {
+        Kind::Downloading(details) => {
+            let evidence = details.plan.map(decode_plan).transpose()?;
             (RunEvent::Downloading, evidence.unwrap_or_default())
         }
-        News::Downloaded(_) => (RunEvent::Downloaded, nothing),
-        News::Began(_) => (RunEvent::Began, nothing),
-        News::RebootBegun(_) => (RunEvent::RebootBegun, nothing),
-        News::VerifyBegun(_) => (RunEvent::VerifyBegun, nothing),
-        News::Reverting(said) => (RunEvent::Reverting, logged(&said.why)),
-        News::Finished(said) => (
+        Kind::Downloaded(_) => (RunEvent::Downloaded, nothing),
+        Kind::Began(_) => (RunEvent::Began, nothing),
+        Kind::RebootBegun(_) => (RunEvent::RebootBegun, nothing),
+        Kind::VerifyBegun(_) => (RunEvent::VerifyBegun, nothing),
+        Kind::Reverting(details) => (RunEvent::Reverting, log_evidence(&details.reason)),
+        Kind::Finished(details) => (
             RunEvent::Finished,
             Evidence {
-                results: results(said.results)?,
-                booted: booted(&said.booted_image_id),
+                results: decode_results(details.results)?,
+                booted: booted_image(&details.booted_image_id),
                 ..nothing
             },
         ),
-        News::Failed(said) => {
-            let failure = failure(said.kind(), &said.reason);
+        Kind::Failed(details) => {
+            let failure = decode_failure(details.kind(), &details.reason);
             let evidence = Evidence {
-                results: results(said.results)?,
-                booted: booted(&said.booted_image_id),
-                ..logged(&said.log)
+                results: decode_results(details.results)?,
+                booted: booted_image(&details.booted_image_id),
+                ..log_evidence(&details.log)
             };
             (RunEvent::Failed(failure), evidence)
         }
-        News::Reverted(said) => (
-            RunEvent::Reverted(failure(said.kind(), &said.reason)),
+        Kind::Reverted(details) => (
+            RunEvent::Reverted(decode_failure(details.kind(), &details.reason)),
             Evidence {
-                booted: booted(&said.booted_image_id),
-                ..logged(&said.log)
+                booted: booted_image(&details.booted_image_id),
+                ..log_evidence(&details.log)
             },
         ),
-        News::NothingToDo(_) => (RunEvent::NothingToDo, nothing),
-        News::Cancelled(said) => {
-            let cause = CancelCause::from_name(&said.cause).unwrap_or(CancelCause::Refused);
+        Kind::NothingToDo(_) => (RunEvent::NothingToDo, nothing),
+        Kind::Cancelled(details) => {
+            let cause = CancelCause::from_name(&details.cause).unwrap_or(CancelCause::Refused);
             (RunEvent::Cancelled(cause), nothing)
         }
     })
 }
 
-/// Last words, as many as are kept.
-fn logged(text: &str) -> Evidence {
+/// The end of a log as evidence, cut to the maximum length.
+fn log_evidence(text: &str) -> Evidence {
     Evidence {
-        log: cut(&storable(text), MAX_LOG),
+        log: cut(&storable(text), MAX_LOG_BYTES),
         ..Evidence::default()
     }
 }
 
-/// The version of the image that a node had booted at an end; none if it did not know.
-fn booted(image_id: &str) -> Option<String> {
-    Some(short(image_id)).filter(|id| !id.is_empty())
+/// The version of the booted image; `None` if the node did not know it.
+fn booted_image(image_id: &str) -> Option<String> {
+    Some(truncate(image_id)).filter(|id| !id.is_empty())
 }
 
-fn failure(kind: wire::FailureKind, reason: &str) -> Failure {
+fn decode_failure(kind: wire::FailureKind, reason: &str) -> Failure {
     use wire::FailureKind as K;
     let kind = match kind {
         K::Unspecified => FailureKind::Unspecified,
@@ -310,52 +315,52 @@ fn failure(kind: wire::FailureKind, reason: &str) -> Failure {
     };
     Failure {
         kind,
-        reason: cut(&storable(reason), MAX_REASON),
+        reason: cut(&storable(reason), MAX_REASON_BYTES),
     }
 }
 
-/// What a node means to change.
-fn planned(plan: wire::Plan) -> Result<Evidence, Invalid> {
+/// Decodes the planned changes.
+fn decode_plan(plan: wire::Plan) -> Result<Evidence, Invalid> {
     let image = plan.image.map(|image| ImageChange {
-        profile_name: short(&image.profile_name),
-        before: short(&image.before),
-        wanted: short(&image.wanted),
+        profile_name: truncate(&image.profile_name),
+        before: truncate(&image.before),
+        desired: truncate(&image.desired),
         booted: None,
     });
     Ok(Evidence {
-        plan: Some(changes(plan.changes)?),
+        plan: Some(decode_changes(plan.changes)?),
         image,
         ..Evidence::default()
     })
 }
 
-fn changes(changes: Vec<wire::PackageChange>) -> Result<Vec<PackageChange>, Invalid> {
-    few("events.plan", changes.len())?;
-    let some = |text: String| Some(short(&text)).filter(|text| !text.is_empty());
+fn decode_changes(changes: Vec<wire::PackageChange>) -> Result<Vec<PackageChange>, Invalid> {
+    check_package_count("events.plan", changes.len())?;
+    let some = |text: String| Some(truncate(&text)).filter(|text| !text.is_empty());
     let change = |change: wire::PackageChange| PackageChange {
-        name: short(&change.name),
-        architecture: short(&change.architecture),
+        name: truncate(&change.name),
+        architecture: truncate(&change.architecture),
         before: some(change.before),
-        wanted: some(change.after),
-        found: None,
+        desired: some(change.after),
+        observed: None,
     };
     Ok(changes.into_iter().map(change).collect())
 }
 
-fn results(results: Vec<wire::PackageResult>) -> Result<Vec<PackageResult>, Invalid> {
-    few("events.results", results.len())?;
+fn decode_results(results: Vec<wire::PackageResult>) -> Result<Vec<PackageResult>, Invalid> {
+    check_package_count("events.results", results.len())?;
     let result = |result: wire::PackageResult| PackageResult {
-        name: short(&result.name),
-        architecture: short(&result.architecture),
-        found: FoundPackage {
-            version: Some(short(&result.version)).filter(|text| !text.is_empty()),
-            state: short(&result.state),
+        name: truncate(&result.name),
+        architecture: truncate(&result.architecture),
+        observed: ObservedPackage {
+            version: Some(truncate(&result.version)).filter(|text| !text.is_empty()),
+            state: truncate(&result.state),
         },
     };
     Ok(results.into_iter().map(result).collect())
 }
 
-fn few(field: &'static str, count: usize) -> Result<(), Invalid> {
+fn check_package_count(field: &'static str, count: usize) -> Result<(), Invalid> {
     if count > MAX_PACKAGES {
         return Err(Invalid::new(
             field,
@@ -365,6 +370,6 @@ fn few(field: &'static str, count: usize) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn short(text: &str) -> String {
+fn truncate(text: &str) -> String {
     cut(&storable(text), 256)
 }

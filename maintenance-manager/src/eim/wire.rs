@@ -1,7 +1,8 @@
-//! The ancestor's words into ours and back. The generated types of `maintmgr.v1` end here.
+//! Converts between the types of `maintmgr.v1` and the domain. Other modules do not build the
+//! generated types.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::eim::{Answer, RepeatedOnWire, Sample, SampleKind};
+use evenkeel_domain::eim::{Answer, Sample, SampleKind, WireRepeatedSchedule};
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_proto::maintmgr::platform_update_status_response::OsType;
 use evenkeel_proto::maintmgr::update_status::StatusType;
@@ -10,9 +11,9 @@ use evenkeel_proto::maintmgr::{
     UpdateSchedule, UpdateSource, UpdateStatus,
 };
 
-/// The sample that a status is.
-pub fn sample(said: &UpdateStatus) -> Sample {
-    let kind = match said.status_type() {
+/// Decodes a sample from a status.
+pub fn decode_sample(update_status: &UpdateStatus) -> Sample {
+    let kind = match update_status.status_type() {
         StatusType::Unspecified => SampleKind::Unspecified,
         StatusType::UpToDate => SampleKind::UpToDate,
         StatusType::Started => SampleKind::Started,
@@ -23,19 +24,19 @@ pub fn sample(said: &UpdateStatus) -> Sample {
     };
     Sample {
         kind,
-        detail: said.status_detail.clone(),
-        profile_name: said.profile_name.clone(),
-        os_image_id: said.os_image_id.clone(),
+        detail: update_status.status_detail.clone(),
+        profile_name: update_status.profile_name.clone(),
+        os_image_id: update_status.os_image_id.clone(),
     }
 }
 
-/// The answer, with every part present.
-pub fn answer(answer: Answer, kind: OsKind) -> PlatformUpdateStatusResponse {
+/// Encodes the answer. Every part is present.
+pub fn encode_answer(answer: Answer, kind: OsKind) -> PlatformUpdateStatusResponse {
     let os_type = match kind {
         OsKind::Mutable => OsType::Mutable,
         OsKind::Immutable => OsType::Immutable,
     };
-    let repeated: Vec<_> = answer.repeated.into_iter().map(repeated).collect();
+    let repeated: Vec<_> = answer.repeated.into_iter().map(encode_repeated).collect();
     #[expect(deprecated, reason = "very old agents read nothing else")]
     let schedule = UpdateSchedule {
         single_schedule: answer.single.map(|(start, end)| SingleSchedule {
@@ -54,11 +55,11 @@ pub fn answer(answer: Answer, kind: OsKind) -> PlatformUpdateStatusResponse {
         update_schedule: Some(schedule),
         installed_packages: answer.installed_packages,
         os_type: os_type.into(),
-        os_profile_update_source: Some(answer.image.map(image).unwrap_or_default()),
+        os_profile_update_source: Some(answer.image.map(encode_image).unwrap_or_default()),
     }
 }
 
-fn image(image: Image) -> OsProfileUpdateSource {
+fn encode_image(image: Image) -> OsProfileUpdateSource {
     OsProfileUpdateSource {
         os_image_url: image.url,
         os_image_id: image.image_id,
@@ -68,7 +69,7 @@ fn image(image: Image) -> OsProfileUpdateSource {
     }
 }
 
-fn repeated(schedule: RepeatedOnWire) -> RepeatedSchedule {
+fn encode_repeated(schedule: WireRepeatedSchedule) -> RepeatedSchedule {
     RepeatedSchedule {
         duration_seconds: schedule.duration_seconds,
         cron_minutes: schedule.cron_minutes,

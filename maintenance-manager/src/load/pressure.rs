@@ -1,62 +1,63 @@
-//! How much there is to do, from one look to the next, and how often nodes should ask by that.
+//! Computes the pressure from samples, and the poll interval from the pressure.
 
 use std::time::Duration;
 
-use super::LOOK;
+use super::SAMPLE_INTERVAL;
 
-/// How much of the difference one look makes up for.
-pub(super) const SHARE: f64 = 0.25;
+/// The weight of a new sample in the moving averages.
+pub(super) const SMOOTHING_FACTOR: f64 = 0.25;
 
-/// What one look counts for at most: 1 can just be borne.
-pub(super) const MOST_STRAIN: f64 = 2.0;
+/// The maximum strain of one sample; 1 is full load.
+pub(super) const MAX_STRAIN: f64 = 2.0;
 
-/// Nodes are asked to come less often above the one, and more often below the other.
-pub(super) const TOO_MUCH: f64 = 0.75;
-pub(super) const BEARABLE: f64 = 0.5;
+/// The poll interval grows above the first value and shrinks below the second.
+pub(super) const HIGH_PRESSURE: f64 = 0.75;
+pub(super) const LOW_PRESSURE: f64 = 0.5;
 
-/// Below it, and if nodes come as often as they should, strain may be seen a second later: calls are refused without a look.
-pub(super) const AT_REST: f64 = 0.1;
+/// Below this pressure, and at the normal poll interval, samples are rarer. Calls are refused
+/// without waiting for a sample, so late samples do no harm.
+pub(super) const IDLE_PRESSURE: f64 = 0.1;
 
-/// What one look finds: how late it is, or how much of the room is taken.
+/// The strain of one sample: the delay of the sample, or the used part of the limits.
 pub(super) fn strain(late: Duration, full: f64) -> f64 {
-    let late = late.as_secs_f64() / LOOK.as_secs_f64();
-    late.max(full).min(MOST_STRAIN)
+    let late = late.as_secs_f64() / SAMPLE_INTERVAL.as_secs_f64();
+    late.max(full).min(MAX_STRAIN)
 }
 
-/// Which part so many are of the most that may be; none of what is without limit.
-pub(super) fn part(some: u32, most: u32) -> f64 {
-    if most == 0 {
+/// The ratio of a count to its limit; 0 without a limit.
+pub(super) fn ratio(count: u32, limit: u32) -> f64 {
+    if limit == 0 {
         return 0.0;
     }
-    f64::from(some) / f64::from(most)
+    f64::from(count) / f64::from(limit)
 }
 
-/// The pressure after a look: one look alone changes little.
-pub(super) fn smoothed(pressure: f64, strain: f64) -> f64 {
-    (pressure + SHARE * (strain - pressure)).clamp(0.0, 1.0)
+/// The pressure after a sample, smoothed.
+pub(super) fn smooth(pressure: f64, strain: f64) -> f64 {
+    (pressure + SMOOTHING_FACTOR * (strain - pressure)).clamp(0.0, 1.0)
 }
 
-/// By what the interval is multiplied after a look: it grows fast and shrinks slowly.
-pub(super) fn adapted(factor: f64, pressure: f64, most: f64) -> f64 {
-    let adapted = if pressure > TOO_MUCH {
+/// The interval factor after a sample. It grows fast and shrinks slowly.
+pub(super) fn adapt_factor(factor: f64, pressure: f64, max_factor_now: f64) -> f64 {
+    let factor_now = if pressure > HIGH_PRESSURE {
         factor * 1.5
-    } else if pressure < BEARABLE {
+    } else if pressure < LOW_PRESSURE {
         factor * 0.9
     } else {
         factor
     };
-    adapted.clamp(1.0, most)
+    factor_now.clamp(1.0, max_factor_now)
 }
 
-/// Whether it is enough to look now and then.
-pub(super) fn is_at_rest(pressure: f64, factor: f64) -> bool {
-    pressure < AT_REST && factor <= 1.0
+/// Whether rare samples are enough.
+pub(super) fn is_idle(pressure: f64, factor: f64) -> bool {
+    pressure < IDLE_PRESSURE && factor <= 1.0
 }
 
-/// The most by which an interval is multiplied.
-pub(super) fn most(longest: Duration, base: Duration) -> f64 {
+/// The maximum interval factor.
+pub(super) fn max_factor(max_interval: Duration, base: Duration) -> f64 {
     if base.is_zero() {
         return 1.0;
     }
-    (longest.as_secs_f64() / base.as_secs_f64()).max(1.0)
+    (max_interval.as_secs_f64() / base.as_secs_f64()).max(1.0)
 }

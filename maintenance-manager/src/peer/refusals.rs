@@ -1,5 +1,5 @@
-//! Says in the log why a peer is refused: once an episode, not once a call. A node that is refused comes back every few
-//! seconds, for years.
+//! Logs why a peer is refused, once per episode and not once per call. A refused node retries every
+//! few seconds for a long time.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -12,56 +12,59 @@ use uuid::Uuid;
 
 use crate::peer::Peer;
 
-/// Of how many peers episodes are remembered at most. The older half is forgotten for a new one, so those are told of again.
-const MOST: usize = 10_000;
+/// The maximum number of peers with episodes. The older half is removed for a new one; if those
+/// peers are refused again, they are logged again.
+const MAX_PEERS: usize = 10_000;
 
-/// How many episodes are told of in a minute. Whole projects may be gone, and all their nodes go on asking.
-const TOLD: u32 = 1_000;
+/// The maximum number of episodes that are logged in a minute. All nodes of a deleted project may
+/// start one.
+const MAX_EPISODES_PER_MINUTE: u32 = 1_000;
 
-/// After this time without another refusal a call that is answered ends an episode. Whoever calls too often is answered
-/// now and then.
-const QUIET: TimeDelta = TimeDelta::minutes(1);
+/// An episode ends with a successful call after this time without a refusal. A rate-limited peer
+/// has successful calls in between.
+const RECOVERY_PERIOD: TimeDelta = TimeDelta::minutes(1);
 
-/// After this time without another refusal an episode is over, whatever happened.
-const OVER: TimeDelta = TimeDelta::hours(1);
+/// An episode ends after this time without a refusal, without a successful call.
+const EPISODE_TIMEOUT: TimeDelta = TimeDelta::hours(1);
 
-/// So many of the nodes that the holder of a token says to be are told of in one episode.
-const FEW: usize = 5;
+/// The maximum number of claimed UUIDs that are logged in one episode.
+const MAX_UUIDS_PER_EPISODE: usize = 5;
 
-/// The refusals that go on: one episode for each peer and code, or two reasons in turn would be news with each call.
+/// The current refusals: one episode per peer and status code, so that alternating reasons do not
+/// start a new episode with each call.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<Noted>);
+pub struct Refusals(Mutex<RefusalState>);
 
 #[derive(Debug, Default)]
-struct Noted {
-    peers: HashMap<Peer, HashMap<Code, Episode>>,
-    minute: Minute,
+struct RefusalState {
+    peers: HashMap<Peer, HashMap<Code, RefusalEpisode>>,
+    minute: MinuteBudget,
 }
 
-/// How many were told of in this minute.
+/// The number of episodes that were logged in the current minute.
 #[derive(Debug, Default)]
-struct Minute {
-    number: i64,
-    told: u32,
+struct MinuteBudget {
+    minute: i64,
+    started: u32,
 }
 
 #[derive(Debug)]
-struct Episode {
+struct RefusalEpisode {
     since: Time,
     last: Time,
     count: u64,
-    /// What it said to be, the first few of them.
-    said: Vec<Uuid>,
+    /// The first UUIDs that the peer claimed.
+    claimed_uuids: Vec<Uuid>,
 }
 
-/// What to say.
+/// What to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum RefusalChange {
     Nothing,
-    Begun,
-    /// It says to be another one than before.
-    Another,
-    /// So many began in this minute that the others are not told of.
+    Started,
+    /// The peer claims a UUID that is new in this episode.
+    AnotherUuid,
+    /// The limit of this minute is reached; further episodes are not logged.
     TooMany,
     Ended {
         count: u64,
@@ -69,118 +72,133 @@ enum News {
 }
 
 impl Refusals {
-    /// Notes how a call ended of a peer that says that it has a UUID or says nothing, and tells if that is news.
-    pub fn note<T>(
+    /// Records the result of a call of a peer, with the UUID that it claims, and logs a change.
+    pub fn record<T>(
         &self,
-        (peer, said): (&Peer, Option<Uuid>),
+        (peer, claimed_uuid): (&Peer, Option<Uuid>),
         call: &'static str,
         answer: &Result<T, Status>,
         now: Time,
     ) {
         let refused = answer.as_ref().err();
-        // What went wrong on our side is not refused, and is told of where it goes wrong.
+        // Errors of the server are no refusals; they are logged where they occur.
         if refused.is_some_and(|s| matches!(s.code(), Code::Internal | Code::Unavailable)) {
             return;
         }
         let (code, reason) = refused.map_or((Code::Ok, ""), |s| (s.code(), s.message()));
-        let guid = said.map(tracing::field::display);
-        match self.judge((peer, said), refused.map(Status::code), now) {
-            News::Nothing => {}
-            News::Begun => {
-                tracing::warn!(%peer, guid, call, ?code, reason, "calls are refused from now on");
+        let guid = claimed_uuid.map(tracing::field::display);
+        match self.update((peer, claimed_uuid), refused.map(Status::code), now) {
+            RefusalChange::Nothing => {}
+            RefusalChange::Started => {
+                tracing::warn!(%peer, guid, call, ?code, reason, "refusing calls of this peer");
             }
-            News::Another => {
-                tracing::warn!(%peer, guid, call, ?code, reason, "calls are refused as well");
+            RefusalChange::AnotherUuid => {
+                tracing::warn!(%peer, guid, call, ?code, reason, "refusing calls of another node with this token");
             }
-            News::TooMany => {
+            RefusalChange::TooMany => {
                 tracing::warn!(
-                    %peer, guid, call, ?code, reason, told = TOLD,
-                    "calls of very many are refused: no more of them are named in this minute"
+                    %peer, guid, call, ?code, reason, limit = MAX_EPISODES_PER_MINUTE,
+                    "refusing calls of very many peers; no more are logged in this minute"
                 );
             }
-            News::Ended { count } => {
-                tracing::info!(%peer, call, count, "calls are answered again");
+            RefusalChange::Ended { count } => {
+                tracing::info!(%peer, call, count, "accepting calls of this peer again");
             }
         }
     }
 
-    fn judge(&self, (peer, said): (&Peer, Option<Uuid>), refused: Option<Code>, now: Time) -> News {
+    fn update(
+        &self,
+        (peer, claimed_uuid): (&Peer, Option<Uuid>),
+        refused: Option<Code>,
+        now: Time,
+    ) -> RefusalChange {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(code) = refused else {
-            // Many may share a token: that one of them is answered ends nothing for the others. Only time does.
+            // A token may be shared: a success of one node does not end the episode of the others.
+            // It ends by timeout.
             return match peer {
-                Peer::Holder(..) => News::Nothing,
+                Peer::Holder(..) => RefusalChange::Nothing,
                 Peer::Host(..) | Peer::Guid(..) | Peer::Unknown(_) => {
-                    answered(&mut all.peers, peer, now)
+                    end_episodes(&mut all.peers, peer, now)
                 }
             };
         };
-        let Noted { peers, minute } = &mut *all;
+        let RefusalState { peers, minute } = &mut *all;
         if let Some(episode) = peers.get_mut(peer).and_then(|codes| codes.get_mut(&code))
-            && now < episode.last + OVER
+            && now < episode.last + EPISODE_TIMEOUT
         {
             episode.last = now;
             episode.count += 1;
-            let another = said.filter(|said| !episode.said.contains(said));
-            let Some(another) = another.filter(|_| episode.said.len() < FEW) else {
-                return News::Nothing;
+            let another = claimed_uuid.filter(|uuid| !episode.claimed_uuids.contains(uuid));
+            let Some(another) =
+                another.filter(|_| episode.claimed_uuids.len() < MAX_UUIDS_PER_EPISODE)
+            else {
+                return RefusalChange::Nothing;
             };
-            episode.said.push(another);
-            return News::Another;
+            episode.claimed_uuids.push(another);
+            return RefusalChange::AnotherUuid;
         }
-        let news = minute.begins(now);
-        if news == News::Nothing {
-            return news;
+        let change = minute.start_episode(now);
+        if change == RefusalChange::Nothing {
+            return change;
         }
-        if peers.len() >= MOST && !peers.contains_key(peer) {
-            make_room(peers, now);
+        if peers.len() >= MAX_PEERS && !peers.contains_key(peer) {
+            evict(peers, now);
         }
-        let begun = Episode {
+        let begun = RefusalEpisode {
             since: now,
             last: now,
             count: 1,
-            said: said.into_iter().collect(),
+            claimed_uuids: claimed_uuid.into_iter().collect(),
         };
         peers.entry(peer.clone()).or_default().insert(code, begun);
-        news
+        change
     }
 }
 
-/// A call was answered: that ends all episodes of its peer once they are quiet.
-fn answered(all: &mut HashMap<Peer, HashMap<Code, Episode>>, peer: &Peer, now: Time) -> News {
-    let quiet = |codes: &HashMap<_, Episode>| codes.values().all(|one| one.last + QUIET < now);
-    if !all.get(peer).is_some_and(quiet) {
-        return News::Nothing;
+/// Ends the episodes of a peer after a successful call, if none had a refusal recently.
+fn end_episodes(
+    all: &mut HashMap<Peer, HashMap<Code, RefusalEpisode>>,
+    peer: &Peer,
+    now: Time,
+) -> RefusalChange {
+    let is_recovered = |codes: &HashMap<_, RefusalEpisode>| {
+        codes.values().all(|one| one.last + RECOVERY_PERIOD < now)
+    };
+    if !all.get(peer).is_some_and(is_recovered) {
+        return RefusalChange::Nothing;
     }
     let ended = all.remove(peer).unwrap_or_default();
     let count = ended.values().map(|episode| episode.count).sum();
-    News::Ended { count }
+    RefusalChange::Ended { count }
 }
 
-/// Forgets what is over, and if that is too little, the older half: whoever is refused in the meantime costs no search.
-fn make_room(peers: &mut HashMap<Peer, HashMap<Code, Episode>>, now: Time) {
-    peers.retain(|_, codes| codes.values().any(|one| now < one.last + OVER));
-    if peers.len() <= MOST / 2 {
+/// Removes ended episodes, and if that is not enough, the older half, so that the cost is
+/// amortised.
+fn evict(peers: &mut HashMap<Peer, HashMap<Code, RefusalEpisode>>, now: Time) {
+    peers.retain(|_, codes| codes.values().any(|one| now < one.last + EPISODE_TIMEOUT));
+    if peers.len() <= MAX_PEERS / 2 {
         return;
     }
-    let since = |codes: &HashMap<Code, Episode>| codes.values().map(|one| one.since).min();
+    let since = |codes: &HashMap<Code, RefusalEpisode>| codes.values().map(|one| one.since).min();
     let mut all: Vec<_> = peers.values().map(since).collect();
-    let (_, &mut middle, _) = all.select_nth_unstable(MOST / 2);
+    let (_, &mut middle, _) = all.select_nth_unstable(MAX_PEERS / 2);
     peers.retain(|_, codes| middle < since(codes));
 }
 
-impl Minute {
-    /// An episode begins that nothing is known of. One that is not told of now is with a later refusal.
-    fn begins(&mut self, now: Time) -> News {
+impl MinuteBudget {
+    /// Counts a new episode. One that is not logged now is logged with a later refusal.
+    fn start_episode(&mut self, now: Time) -> RefusalChange {
         let number = now.timestamp().div_euclid(60);
-        if number != self.number {
-            (self.number, self.told) = (number, 0);
+        if number != self.minute {
+            (self.minute, self.started) = (number, 0);
         }
-        self.told = self.told.saturating_add(1);
-        match self.told.cmp(&TOLD) {
-            Ordering::Less => News::Begun,
-            Ordering::Equal => News::TooMany,
-            Ordering::Greater => News::Nothing,
+        self.started = self.started.saturating_add(1);
+        match self.started.cmp(&MAX_EPISODES_PER_MINUTE) {
+            Ordering::Less => RefusalChange::Started,
+            Ordering::Equal => RefusalChange::TooMany,
+            Ordering::Greater => RefusalChange::Nothing,
         }
     }
 }
@@ -197,105 +215,120 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_is_told_of_once() {
+    fn an_episode_is_reported_once() {
         let refusals = Refusals::default();
         let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
         let denied = Some(Code::PermissionDenied);
-        assert_eq!(refusals.judge((&peer(1), None), denied, at(0)), News::Begun);
+        assert_eq!(
+            refusals.update((&peer(1), None), denied, at(0)),
+            RefusalChange::Started
+        );
         for minute in 1..10_000 {
             assert_eq!(
-                refusals.judge((&peer(1), None), denied, at(minute)),
-                News::Nothing
+                refusals.update((&peer(1), None), denied, at(minute)),
+                RefusalChange::Nothing
             );
         }
         let missing = Some(Code::NotFound);
         assert_eq!(
-            refusals.judge((&peer(1), None), missing, at(10_000)),
-            News::Begun,
+            refusals.update((&peer(1), None), missing, at(10_000)),
+            RefusalChange::Started,
             "another reason"
         );
         assert_eq!(
-            refusals.judge((&peer(2), None), missing, at(10_000)),
-            News::Begun,
+            refusals.update((&peer(2), None), missing, at(10_000)),
+            RefusalChange::Started,
             "another peer"
         );
         assert_eq!(
-            refusals.judge((&peer(1), None), None, at(10_001)),
-            News::Nothing,
-            "not quiet yet"
+            refusals.update((&peer(1), None), None, at(10_001)),
+            RefusalChange::Nothing,
+            "too early"
         );
         assert_eq!(
-            refusals.judge((&peer(1), None), None, at(10_002)),
-            News::Ended { count: 10_001 },
+            refusals.update((&peer(1), None), None, at(10_002)),
+            RefusalChange::Ended { count: 10_001 },
             "both reasons"
         );
         assert_eq!(
-            refusals.judge((&peer(1), None), None, at(10_003)),
-            News::Nothing
+            refusals.update((&peer(1), None), None, at(10_003)),
+            RefusalChange::Nothing
         );
         assert_eq!(
-            refusals.judge((&peer(2), None), missing, at(20_000)),
-            News::Begun,
+            refusals.update((&peer(2), None), missing, at(20_000)),
+            RefusalChange::Started,
             "long ago"
         );
     }
 
     #[test]
-    fn two_reasons_in_turn_are_told_of_once_each() {
+    fn alternating_reasons_are_reported_once_each() {
         let refusals = Refusals::default();
-        let told = (0..1_000_i64).filter(|n| {
+        let reported = (0..1_000_i64).filter(|n| {
             let code = [Code::NotFound, Code::InvalidArgument][usize::from(n % 2 == 0)];
             let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(*n);
-            refusals.judge((&peer(1), None), Some(code), now) == News::Begun
+            refusals.update((&peer(1), None), Some(code), now) == RefusalChange::Started
         });
-        assert_eq!(told.count(), 2);
+        assert_eq!(reported.count(), 2);
     }
 
-    /// Nodes that share a token: one is answered, the others are refused for as long as they ask.
+    /// Nodes that share a token: one succeeds, the others are refused as long as they call.
     #[test]
-    fn the_episode_of_a_token_that_many_share_ends_by_time_only() {
+    fn the_episode_of_a_shared_token_ends_only_by_timeout() {
         let refusals = Refusals::default();
         let holder = Peer::holder(TenantId::new(Uuid::nil()), "agents");
         let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
         let missing = Some(Code::NotFound);
-        let said = |n, minutes| {
+        let refuse = |n, minutes| {
             let who = (&holder, Some(Uuid::from_u128(n)));
-            refusals.judge(who, missing, at(minutes))
+            refusals.update(who, missing, at(minutes))
         };
-        assert_eq!(said(1, 0), News::Begun);
+        assert_eq!(refuse(1, 0), RefusalChange::Started);
         assert_eq!(
-            refusals.judge((&holder, None), None, at(10)),
-            News::Nothing,
-            "another one was answered"
+            refusals.update((&holder, None), None, at(10)),
+            RefusalChange::Nothing,
+            "another node succeeded"
         );
-        assert_eq!(said(1, 20), News::Nothing, "it goes on");
-        let told = (1..1_000).filter(|n| said(*n, 21) == News::Another);
-        assert_eq!(told.count(), FEW - 1, "the first few are told of");
-        assert_eq!(said(1, 90), News::Begun, "long ago");
+        assert_eq!(refuse(1, 20), RefusalChange::Nothing, "it goes on");
+        let reported = (1..1_000).filter(|n| refuse(*n, 21) == RefusalChange::AnotherUuid);
+        assert_eq!(
+            reported.count(),
+            MAX_UUIDS_PER_EPISODE - 1,
+            "the first few are logged"
+        );
+        assert_eq!(refuse(1, 90), RefusalChange::Started, "long ago");
     }
 
-    /// The nodes of a project that is gone: none of them is worth a search through all.
+    /// The nodes of a deleted project: memory and log are bounded.
     #[test]
-    fn more_than_can_be_remembered_are_told_of_some_at_a_time() {
+    fn reports_are_limited_per_minute_and_memory_is_bounded() {
         let refusals = Refusals::default();
         let missing = Some(Code::NotFound);
         let refused = |n: u32, minute: i64| {
             let now = DateTime::UNIX_EPOCH + TimeDelta::minutes(minute);
             let peer = Peer::Unknown(Some(std::net::IpAddr::from(n.to_be_bytes())));
-            refusals.judge((&peer, None), missing, now)
+            refusals.update((&peer, None), missing, now)
         };
         let (mut begun, mut most) = (0, 0);
         for minute in 0..15 {
-            let told: Vec<_> = (0..15_000).map(|n| refused(n, minute)).collect();
-            let count = |news| told.iter().filter(|one| **one == news).count();
-            assert_eq!(count(News::Begun), 999, "minute {minute}");
-            assert_eq!(count(News::TooMany), 1);
+            let changes: Vec<_> = (0..15_000).map(|n| refused(n, minute)).collect();
+            let count = |change| changes.iter().filter(|one| **one == change).count();
+            assert_eq!(count(RefusalChange::Started), 999, "minute {minute}");
+            assert_eq!(count(RefusalChange::TooMany), 1);
             begun += 1_000;
             most = most.max(refusals.0.lock().expect("not poisoned").peers.len());
-            assert!(most <= MOST.min(begun));
+            assert!(most <= MAX_PEERS.min(begun));
         }
-        assert_eq!(most, MOST);
-        assert_eq!(refused(50_000, 15), News::Begun, "another minute");
-        assert_eq!(refused(50_000, 15), News::Nothing, "it is remembered");
+        assert_eq!(most, MAX_PEERS);
+        assert_eq!(
+            refused(50_000, 15),
+            RefusalChange::Started,
+            "another minute"
+        );
+        assert_eq!(
+            refused(50_000, 15),
+            RefusalChange::Nothing,
+            "it is remembered"
+        );
     }
 }

@@ -1,18 +1,20 @@
-//! Our own agent's door, told as stories.
+//! Tests of the gRPC service for our own agent.
 
-use crate::house::{House, act, began, downloaded, downloading, facts, finished, reason, with};
+use crate::test_server::{
+    TestServer, act, began, downloaded, downloading, facts, finished, reason, with_credential,
+};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{Cancelled, Failed, FailureKind, NothingToDo, PollRequest};
 use futures_util::future::join_all;
 use tonic::Code;
 
 #[tokio::test]
 async fn a_node_that_has_only_enrolled_has_a_decision() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let answer = house.poll(&node).await;
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let answer = server.poll(&node).await;
     assert_eq!(act(&answer), "idle");
     assert_eq!(
         reason(&answer),
@@ -22,51 +24,51 @@ async fn a_node_that_has_only_enrolled_has_a_decision() {
 
 #[tokio::test]
 async fn an_update_from_the_window_to_the_end() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 600, 660).await;
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 600, 660).await;
 
-    assert_eq!(act(&house.poll(&node).await), "idle");
-    house.pass(300);
-    assert_eq!(act(&house.poll(&node).await), "fetch");
-    house
+    assert_eq!(act(&server.poll(&node).await), "idle");
+    server.advance_minutes(300);
+    assert_eq!(act(&server.poll(&node).await), "fetch");
+    server
         .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
         .await;
-    assert_eq!(act(&house.poll(&node).await), "continue");
+    assert_eq!(act(&server.poll(&node).await), "continue");
     assert!(matches!(
-        house.begin(&node, 1, policy, 2).await,
+        server.begin(&node, 1, policy, 2).await,
         Answer::Refused(_)
     ));
 
-    house.pass(300);
-    assert_eq!(act(&house.poll(&node).await), "apply");
+    server.advance_minutes(300);
+    assert_eq!(act(&server.poll(&node).await), "apply");
     assert!(matches!(
-        house.begin(&node, 1, policy, 2).await,
+        server.begin(&node, 1, policy, 2).await,
         Answer::Granted(_)
     ));
-    house.report(&node, 1, policy, &[(3, began())]).await;
-    assert_eq!(house.shown(&node).await, "Updating");
-    house.report(&node, 1, policy, &[(4, finished())]).await;
+    server.report(&node, 1, policy, &[(3, began())]).await;
+    assert_eq!(server.update_status(&node).await, "Updating");
+    server.report(&node, 1, policy, &[(4, finished())]).await;
 
-    assert_eq!(act(&house.poll(&node).await), "idle");
-    assert_eq!(house.shown(&node).await, "Update completed");
-    let run = &house.runs(&node).await[0];
+    assert_eq!(act(&server.poll(&node).await), "idle");
+    assert_eq!(server.update_status(&node).await, "Update completed");
+    let run = &server.runs(&node).await[0];
     assert!(run.packages[0].is_done(), "{:?}", run.packages);
     assert_eq!(run.origin.policy_id(), Some(policy));
     assert_eq!(
-        house.told(&node).await,
+        server.run_history(&node).await,
         "downloading->downloading downloaded->staged began->applying finished->succeeded"
     );
 }
 
 #[tokio::test]
 async fn a_repeated_report_changes_nothing() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
     let all = [
         (1, downloading()),
         (2, downloaded()),
@@ -74,226 +76,226 @@ async fn a_repeated_report_changes_nothing() {
         (4, finished()),
     ];
     for _ in 0..3 {
-        let answer = house.report(&node, 1, policy, &all).await;
+        let answer = server.report(&node, 1, policy, &all).await;
         assert_eq!(answer.acknowledged, 4);
     }
-    let answers = join_all((0..20).map(|_| house.report(&node, 1, policy, &all))).await;
+    let answers = join_all((0..20).map(|_| server.report(&node, 1, policy, &all))).await;
     assert!(answers.iter().all(|answer| answer.acknowledged == 4));
     assert_eq!(
-        house.told(&node).await,
+        server.run_history(&node).await,
         "downloading->downloading downloaded->staged began->applying finished->succeeded"
     );
 }
 
 #[tokio::test]
-async fn a_gap_is_asked_for_again() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
+async fn a_missing_event_is_requested_again() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
     assert_eq!(
-        house
+        server
             .report(&node, 1, policy, &[(2, downloaded())])
             .await
             .acknowledged,
         0
     );
-    assert!(house.runs(&node).await.is_empty());
+    assert!(server.runs(&node).await.is_empty());
     assert_eq!(
-        house
+        server
             .report(&node, 1, policy, &[(1, downloading())])
             .await
             .acknowledged,
         1
     );
-    let answer = house
+    let answer = server
         .report(&node, 1, policy, &[(2, downloaded()), (4, finished())])
         .await;
     assert_eq!(answer.acknowledged, 2);
-    assert_eq!(house.runs(&node).await[0].state.name(), "staged");
+    assert_eq!(server.runs(&node).await[0].state.name(), "staged");
 }
 
 #[tokio::test]
-async fn a_schedule_that_ends_before_anything_began_leaves_no_run() {
-    let house = House::new().await;
-    let node = house.node().await;
-    house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house.pass(30);
-    let answer = house.poll(&node).await;
+async fn a_window_that_ends_before_an_update_began_creates_no_run() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 10, 20).await;
+    server.advance_minutes(30);
+    let answer = server.poll(&node).await;
     assert_eq!(act(&answer), "idle");
     assert_eq!(reason(&answer), "no schedule opens a window for updates");
-    assert!(house.runs(&node).await.is_empty());
+    assert!(server.runs(&node).await.is_empty());
 }
 
 #[tokio::test]
-async fn what_was_downloaded_for_a_window_that_passed_ends_as_one_cancelled_run() {
-    let house = House::new().await;
-    let (node, policy) = house.node_that_waits().await;
-    house.pass(30);
-    assert_eq!(act(&house.poll(&node).await), "cancel");
-    let cancelled = News::Cancelled(Cancelled {
+async fn a_download_for_a_missed_window_ends_as_one_cancelled_run() {
+    let server = TestServer::new().await;
+    let (node, policy) = server.node_with_staged_attempt().await;
+    server.advance_minutes(30);
+    assert_eq!(act(&server.poll(&node).await), "cancel");
+    let cancelled = Kind::Cancelled(Cancelled {
         cause: "window_missed".into(),
     });
-    assert_eq!(house.track().await, 0, "the node says so itself");
+    assert_eq!(server.reap_runs().await, 0, "the node reports it itself");
     assert_eq!(
-        house
+        server
             .report(&node, 1, policy, &[(3, cancelled)])
             .await
             .acknowledged,
         3
     );
-    let all = house.runs(&node).await;
+    let all = server.runs(&node).await;
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].state.name(), "cancelled");
-    assert_eq!(house.shown(&node).await, "Update cancelled");
+    assert_eq!(server.update_status(&node).await, "Update cancelled");
 }
 
-/// The server called it off while the node was away: the node must not hold on to it for ever.
+/// The server cancelled the attempt while the node was away. The node must not keep it for ever.
 #[tokio::test]
-async fn an_attempt_that_was_called_off_meanwhile_is_given_up_and_the_next_one_begins() {
-    let house = House::new().await;
-    let (node, policy) = house.node_that_waits().await;
-    house.pass(8 * 24 * 60);
-    assert_eq!(house.track().await, 1);
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
+async fn a_node_gives_up_an_attempt_that_the_server_cancelled_and_starts_the_next() {
+    let server = TestServer::new().await;
+    let (node, policy) = server.node_with_staged_attempt().await;
+    server.advance_minutes(8 * 24 * 60);
+    assert_eq!(server.reap_runs().await, 1);
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
     for attempt in [1, 77] {
-        let answer = house.poll_with(&node, attempt).await;
+        let answer = server.poll_with_attempt(&node, attempt).await;
         assert_eq!(act(&answer), "cancel", "attempt {attempt} has no open run");
     }
-    assert_eq!(act(&house.poll(&node).await), "apply");
-    house.report(&node, 2, policy, &[(1, downloading())]).await;
-    assert_eq!(act(&house.poll_with(&node, 2).await), "apply");
+    assert_eq!(act(&server.poll(&node).await), "apply");
+    server.report(&node, 2, policy, &[(1, downloading())]).await;
+    assert_eq!(act(&server.poll_with_attempt(&node, 2).await), "apply");
     assert!(matches!(
-        house.begin(&node, 2, policy, 1).await,
+        server.begin(&node, 2, policy, 1).await,
         Answer::Granted(_)
     ));
 }
 
-/// The server must not call off what may have begun: the news of it may still be under way.
+/// The server must not cancel an attempt that may have begun: the report may still be on its way.
 #[tokio::test]
-async fn what_was_given_leave_is_not_called_off() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 20).await;
-    house.pass(2);
-    house
+async fn a_permitted_start_is_not_cancelled() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 20).await;
+    server.advance_minutes(2);
+    server
         .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
         .await;
     assert!(matches!(
-        house.begin(&node, 1, policy, 2).await,
+        server.begin(&node, 1, policy, 2).await,
         Answer::Granted(_)
     ));
-    house.pass(60);
-    assert_eq!(house.track().await, 0);
-    house
+    server.advance_minutes(60);
+    assert_eq!(server.reap_runs().await, 0);
+    server
         .report(&node, 1, policy, &[(3, began()), (4, finished())])
         .await;
-    assert_eq!(house.runs(&node).await[0].state.name(), "succeeded");
+    assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
 }
 
 #[tokio::test]
-async fn a_withdrawn_wish_never_begins() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
-    house
+async fn a_withdrawn_update_never_begins() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
+    server
         .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
         .await;
-    house.withdraw(&node).await;
-    let Answer::Refused(refused) = house.begin(&node, 1, policy, 2).await else {
+    server.withdraw(&node).await;
+    let Answer::Refused(refused) = server.begin(&node, 1, policy, 2).await else {
         panic!("it was withdrawn");
     };
     assert!(
-        refused.reason.ends_with("is not wanted any more"),
+        refused.reason.ends_with("is no longer desired"),
         "{}",
         refused.reason
     );
 }
 
 #[tokio::test]
-async fn nobody_begins_before_telling_what_happened_so_far() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
-    for told in [0, 1] {
+async fn no_attempt_begins_with_unreported_events() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
+    for reported in [0, 1] {
         assert!(
-            matches!(house.begin(&node, 1, policy, 2).await, Answer::Refused(_)),
-            "{told}"
+            matches!(server.begin(&node, 1, policy, 2).await, Answer::Refused(_)),
+            "{reported}"
         );
-        house.report(&node, 1, policy, &[(1, downloading())]).await;
+        server.report(&node, 1, policy, &[(1, downloading())]).await;
     }
 }
 
 #[tokio::test]
-async fn a_failed_update_is_not_tried_again_in_its_window() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-bad=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
-    let failed = News::Failed(Failed {
+async fn a_failed_update_is_not_retried_in_its_window() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-bad=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
+    let failed = Kind::Failed(Failed {
         kind: FailureKind::Apply.into(),
         reason: "apt-get ended with 100".into(),
         log: "demo-bad: postinst fails on purpose\0".into(),
         ..Failed::default()
     });
-    house
+    server
         .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
         .await;
-    house.begin(&node, 1, policy, 2).await;
-    house
+    server.begin(&node, 1, policy, 2).await;
+    server
         .report(&node, 1, policy, &[(3, began()), (4, failed)])
         .await;
-    let answer = house.poll(&node).await;
+    let answer = server.poll(&node).await;
     assert_eq!(act(&answer), "idle");
     assert!(reason(&answer).contains("the next attempt is made in the next window"));
     assert!(
-        house.runs(&node).await[0]
+        server.runs(&node).await[0]
             .log
             .starts_with("demo-bad: postinst fails")
     );
-    house.window(node.host, 120, 180).await;
-    house.pass(121);
-    assert_eq!(act(&house.poll(&node).await), "apply");
+    server.window(node.host, 120, 180).await;
+    server.advance_minutes(121);
+    assert_eq!(act(&server.poll(&node).await), "apply");
 }
 
 #[tokio::test]
 async fn an_update_that_changes_nothing_has_its_run() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
-    house
-        .report(&node, 1, policy, &[(1, News::NothingToDo(NothingToDo {}))])
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
+    server
+        .report(&node, 1, policy, &[(1, Kind::NothingToDo(NothingToDo {}))])
         .await;
-    assert_eq!(house.told(&node).await, "nothing_to_do->succeeded");
-    assert_eq!(act(&house.poll(&node).await), "idle");
+    assert_eq!(server.run_history(&node).await, "nothing_to_do->succeeded");
+    assert_eq!(act(&server.poll(&node).await), "idle");
 }
 
 #[tokio::test]
 async fn a_new_attempt_ends_the_one_before_it() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.report(&node, 1, policy, &[(1, downloading())]).await;
-    house.report(&node, 2, policy, &[(1, downloading())]).await;
-    // Late news of the first attempt is kept and moves nothing.
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.report(&node, 1, policy, &[(1, downloading())]).await;
+    server.report(&node, 2, policy, &[(1, downloading())]).await;
+    // Late events of the first attempt are acknowledged and change nothing.
     assert_eq!(
-        house
+        server
             .report(&node, 1, policy, &[(2, downloaded())])
             .await
             .acknowledged,
         2
     );
-    let mut states: Vec<_> = house
+    let mut states: Vec<_> = server
         .runs(&node)
         .await
         .iter()
@@ -301,66 +303,66 @@ async fn a_new_attempt_ends_the_one_before_it() {
         .collect();
     states.sort_unstable();
     assert_eq!(states, ["abandoned", "downloading"]);
-    assert_eq!(house.shown(&node).await, "Downloading artifacts");
+    assert_eq!(server.update_status(&node).await, "Downloading artifacts");
 }
 
 #[tokio::test]
-async fn a_run_that_fell_silent_is_given_up_and_its_end_still_counts() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
-    house
+async fn a_silent_run_is_abandoned_and_its_late_end_is_recorded() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
+    server
         .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
         .await;
-    house.begin(&node, 1, policy, 2).await;
-    house.report(&node, 1, policy, &[(3, began())]).await;
-    house.pass(23 * 60);
-    assert_eq!(house.track().await, 0);
-    house.pass(2 * 60);
-    assert_eq!(house.track().await, 1);
-    assert_eq!(house.shown(&node).await, "Update failed");
-    house.report(&node, 1, policy, &[(4, finished())]).await;
-    assert_eq!(house.shown(&node).await, "Update completed");
+    server.begin(&node, 1, policy, 2).await;
+    server.report(&node, 1, policy, &[(3, began())]).await;
+    server.advance_minutes(23 * 60);
+    assert_eq!(server.reap_runs().await, 0);
+    server.advance_minutes(2 * 60);
+    assert_eq!(server.reap_runs().await, 1);
+    assert_eq!(server.update_status(&node).await, "Update failed");
+    server.report(&node, 1, policy, &[(4, finished())]).await;
+    assert_eq!(server.update_status(&node).await, "Update completed");
 }
 
 #[tokio::test]
-async fn facts_are_asked_for_until_they_are_known() {
-    let house = House::new().await;
-    let token = house.join_token(true, true).await;
-    let answer = house.enroll(&token, 1, 1).await.expect("enrolled");
-    let node = crate::house::TestNode {
+async fn facts_are_requested_until_they_are_stored() {
+    let server = TestServer::new().await;
+    let token = server.join_token(true, true).await;
+    let answer = server.enroll(&token, 1, 1).await.expect("enrolled");
+    let node = crate::test_server::TestNode {
         host: answer.host_id.parse().expect("a host"),
         instance: answer.instance_id.parse().expect("an instance"),
         credential: answer.credential,
     };
-    assert!(house.poll(&node).await.want_facts);
+    assert!(server.poll(&node).await.facts_required);
     let digest = <sha2::Sha256 as sha2::Digest>::digest(prost::Message::encode_to_vec(&facts()));
-    house.tell(&node, facts()).await;
+    server.report_facts(&node, facts()).await;
     let request = PollRequest {
         facts_digest: digest.to_vec(),
         ..PollRequest::default()
     };
-    let answer = house
+    let answer = server
         .manager
-        .poll(with(&node.credential, request))
+        .poll(with_credential(&node.credential, request))
         .await
         .expect("an answer");
-    assert!(!answer.into_inner().want_facts);
+    assert!(!answer.into_inner().facts_required);
 }
 
 #[tokio::test]
-async fn a_join_token_for_one_machine_is_used_by_one() {
-    let house = House::new().await;
-    let token = house.join_token(true, true).await;
-    let first = house.enroll(&token, 1, 1).await.expect("the machine");
-    let again = house
+async fn a_one_time_join_token_admits_one_machine() {
+    let server = TestServer::new().await;
+    let token = server.join_token(true, true).await;
+    let first = server.enroll(&token, 1, 1).await.expect("the machine");
+    let again = server
         .enroll(&token, 1, 1)
         .await
         .expect("its answer was lost");
     assert_eq!(first.host_id, again.host_id);
-    let other = house
+    let other = server
         .enroll(&token, 2, 2)
         .await
         .expect_err("another machine");
@@ -369,10 +371,10 @@ async fn a_join_token_for_one_machine_is_used_by_one() {
 
 #[tokio::test]
 async fn a_machine_is_not_taken_over_by_another_with_its_uuid() {
-    let house = House::new().await;
-    let token = house.join_token(false, true).await;
-    house.enroll(&token, 1, 1).await.expect("the machine");
-    let clone = house.enroll(&token, 1, 2).await.expect_err("its clone");
+    let server = TestServer::new().await;
+    let token = server.join_token(false, true).await;
+    server.enroll(&token, 1, 1).await.expect("the machine");
+    let clone = server.enroll(&token, 1, 2).await.expect_err("its clone");
     assert_eq!(clone.code(), Code::FailedPrecondition);
     assert!(
         clone.message().contains("evenkeel host delete host-"),
@@ -382,16 +384,16 @@ async fn a_machine_is_not_taken_over_by_another_with_its_uuid() {
 }
 
 #[tokio::test]
-async fn a_machine_that_nobody_registered_needs_a_token_that_allows_it() {
-    let house = House::new().await;
-    let token = house.join_token(false, false).await;
-    let refused = house
+async fn an_unregistered_machine_needs_a_token_that_allows_it() {
+    let server = TestServer::new().await;
+    let token = server.join_token(false, false).await;
+    let refused = server
         .enroll(&token, 1, 1)
         .await
         .expect_err("not registered");
     assert_eq!(refused.code(), Code::PermissionDenied);
-    house.pass(120);
-    let late = house.enroll(&token, 1, 1).await.expect_err("expired");
+    server.advance_minutes(120);
+    let late = server.enroll(&token, 1, 1).await.expect_err("expired");
     assert_eq!(late.message(), "the join token has expired");
     for bad in [
         "",
@@ -399,7 +401,7 @@ async fn a_machine_that_nobody_registered_needs_a_token_that_allows_it() {
         "nonsense",
         "ekj1..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
     ] {
-        let refused = house.enroll(bad, 1, 1).await.expect_err(bad);
+        let refused = server.enroll(bad, 1, 1).await.expect_err(bad);
         assert!(matches!(
             refused.code(),
             Code::InvalidArgument | Code::PermissionDenied
@@ -408,16 +410,20 @@ async fn a_machine_that_nobody_registered_needs_a_token_that_allows_it() {
 }
 
 #[tokio::test]
-async fn only_a_node_is_answered() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let role = evenkeel_auth::Role::Write(house.tenant.uuid());
-    let (now, hour) = (crate::house::NOON, chrono::TimeDelta::hours(1));
-    let operator = house
+async fn only_nodes_may_poll() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let role = evenkeel_auth::Role::Write(server.tenant.uuid());
+    let (now, hour) = (crate::test_server::NOON, chrono::TimeDelta::hours(1));
+    let operator = server
         .authority
         .issue_operator("alice", &[role], hour, now)
         .expect("a token");
-    let poll = |token: String| house.manager.poll(with(&token, PollRequest::default()));
+    let poll = |token: String| {
+        server
+            .manager
+            .poll(with_credential(&token, PollRequest::default()))
+    };
     let refused = poll(operator.token.reveal().to_owned())
         .await
         .expect_err("an operator");
@@ -426,35 +432,35 @@ async fn only_a_node_is_answered() {
         poll("x".repeat(10_000)).await.expect_err("noise").code(),
         Code::Unauthenticated
     );
-    house.pass(91 * 24 * 60);
+    server.advance_minutes(91 * 24 * 60);
     let late = poll(node.credential.clone()).await.expect_err("expired");
     assert_eq!(late.code(), Code::Unauthenticated);
 }
 
 #[tokio::test]
 async fn a_credential_is_replaced_before_it_expires() {
-    let house = House::new().await;
-    let node = house.node().await;
-    assert!(house.poll(&node).await.credential.is_empty());
-    house.pass(61 * 24 * 60);
-    assert!(!house.poll(&node).await.credential.is_empty());
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    assert!(server.poll(&node).await.credential.is_empty());
+    server.advance_minutes(61 * 24 * 60);
+    assert!(!server.poll(&node).await.credential.is_empty());
 }
 
 #[tokio::test]
-async fn a_node_of_another_project_is_not_known() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let theirs = crate::house::project(&house.store, "theirs").await;
-    let now = crate::house::NOON;
+async fn a_node_of_another_project_is_not_found() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let theirs = crate::test_server::create_project(&server.store, "theirs").await;
+    let now = crate::test_server::NOON;
     let hour = chrono::TimeDelta::hours(1);
     let host = node.host.to_string();
-    let foreign = house
+    let foreign = server
         .authority
         .issue_node(theirs.uuid(), &host, hour, now)
         .expect("a token");
-    let request = with(foreign.token.reveal(), PollRequest::default());
+    let request = with_credential(foreign.token.reveal(), PollRequest::default());
     assert_eq!(
-        house
+        server
             .manager
             .poll(request)
             .await

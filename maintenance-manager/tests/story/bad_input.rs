@@ -1,11 +1,11 @@
-//! Everything that a node can send: the code of the reference, and nothing lost for the others.
+//! Invalid input of nodes: the status codes are those of EIM, and other nodes are not affected.
 
 use std::time::Instant;
 
 use chrono::TimeDelta;
-use evenkeel_maintenance_manager::{FloodSettings, Settings};
+use evenkeel_maintenance_manager::{RateLimitSettings, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
     AvailablePackage, BeginRequest, Cancelled, Event, Facts, Failed, PollRequest, RebootBegun,
     ReportRequest, VerifyBegun,
@@ -18,14 +18,15 @@ use tonic::Code;
 use uuid::Uuid;
 
 use crate::fleet::sample;
-use crate::house::{
-    House, act, began, downloaded, downloading, facts, finished, project, report, with,
+use crate::test_server::{
+    TestServer, act, began, create_project, downloaded, downloading, facts, finished,
+    report_request, with_credential,
 };
 
 #[tokio::test]
-async fn a_guid_that_is_none_or_nobodys_has_the_code_of_the_reference() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
+async fn an_invalid_or_unknown_guid_has_the_code_of_eim() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
     for (guid, code) in [
         ("", Code::InvalidArgument),
         ("not-a-uuid", Code::InvalidArgument),
@@ -33,8 +34,8 @@ async fn a_guid_that_is_none_or_nobodys_has_the_code_of_the_reference() {
         ("a1b2c3d4-0000-4000-8000-000000000077", Code::NotFound),
         ("00000000-0000-0000-0000-000000000000", Code::NotFound),
     ] {
-        let refused = house
-            .say_at(&house.manager, guid, sample(S::UpToDate))
+        let refused = server
+            .send_status_to(&server.manager, guid, sample(S::UpToDate))
             .await;
         assert_eq!(refused.expect_err(guid).code(), code, "{guid}");
     }
@@ -42,55 +43,55 @@ async fn a_guid_that_is_none_or_nobodys_has_the_code_of_the_reference() {
         host_guid: node.guid.clone(),
         update_status: None,
     };
-    let request = with(&house.old_token(), request);
-    let refused = house.manager.platform_update_status(request).await;
+    let request = with_credential(&server.eim_token(), request);
+    let refused = server.manager.platform_update_status(request).await;
     assert_eq!(
-        refused.expect_err("nothing said").code(),
+        refused.expect_err("no status").code(),
         Code::InvalidArgument
     );
 }
 
 #[tokio::test]
-async fn a_status_that_nobody_knows_is_shown_as_unknown_and_moves_nothing() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
+async fn an_unknown_status_is_shown_as_unknown_and_changes_no_run() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
     let strange = UpdateStatus {
         status_type: 4_711,
         ..UpdateStatus::default()
     };
-    house.say(&node, sample(S::UpToDate)).await;
-    house.say(&node, strange.clone()).await;
-    assert_eq!(house.shown(&node.as_node()).await, "Unknown");
-    house.say(&node, sample(S::Started)).await;
-    house.say(&node, strange).await;
-    assert_eq!(house.told(&node.as_node()).await, "began->applying");
-    house.say(&node, sample(S::Updated)).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    server.send_status(&node, strange.clone()).await;
+    assert_eq!(server.update_status(&node.as_node()).await, "Unknown");
+    server.send_status(&node, sample(S::Started)).await;
+    server.send_status(&node, strange).await;
+    assert_eq!(server.run_history(&node.as_node()).await, "began->applying");
+    server.send_status(&node, sample(S::Updated)).await;
     assert_eq!(
-        house.told(&node.as_node()).await,
+        server.run_history(&node.as_node()).await,
         "began->applying finished->succeeded"
     );
 }
 
 #[tokio::test]
-async fn news_with_words_that_nobody_knows_is_taken_as_the_nearest() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    let failed = News::Failed(Failed {
+async fn an_event_with_unknown_values_is_stored_as_the_nearest_known_one() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let failed = Kind::Failed(Failed {
         kind: 4_711,
         ..Failed::default()
     });
-    house
+    server
         .report(&node, 1, policy, &[(1, downloading()), (2, failed)])
         .await;
-    assert_eq!(house.runs(&node).await[0].state.name(), "failed");
-    let cancelled = News::Cancelled(Cancelled {
-        cause: "a word of tomorrow".into(),
+    assert_eq!(server.runs(&node).await[0].state.name(), "failed");
+    let cancelled = Kind::Cancelled(Cancelled {
+        cause: "an unknown cause".into(),
     });
-    house
+    server
         .report(&node, 2, policy, &[(1, downloading()), (2, cancelled)])
         .await;
-    let states: Vec<_> = house
+    let states: Vec<_> = server
         .runs(&node)
         .await
         .iter()
@@ -100,9 +101,9 @@ async fn news_with_words_that_nobody_knows_is_taken_as_the_nearest() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_packages_are_taken_and_one_more_is_refused() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn a_hundred_thousand_packages_are_accepted_and_one_more_is_refused() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let package = |n: usize| AvailablePackage {
         name: format!("package-{n}"),
         architecture: "amd64".into(),
@@ -114,106 +115,118 @@ async fn a_hundred_thousand_packages_are_taken_and_one_more_is_refused() {
         available: (0..count).map(package).collect(),
         ..facts()
     };
-    house.tell(&node, many(100_000)).await;
-    let known = house.known(&node).await;
-    let (kinds, known) = (known.conditions, known.os_update_available);
+    server.report_facts(&node, many(100_000)).await;
+    let state = server.node_state(&node).await;
+    let (kinds, available) = (state.conditions, state.os_update_available);
     assert_eq!(kinds[0].kind.name(), "detail_cut");
     assert!(
         kinds[0].text.starts_with("100000 packages"),
         "{}",
         kinds[0].text
     );
-    assert!((400_000..=500_000).contains(&known.len()));
-    let kept: Vec<serde_json::Value> = serde_json::from_str(&known).expect("whole entries");
-    assert_eq!(kept[0]["name"], "package-0");
+    assert!((400_000..=500_000).contains(&available.len()));
+    let entries: Vec<serde_json::Value> = serde_json::from_str(&available).expect("whole entries");
+    assert_eq!(entries[0]["name"], "package-0");
     let request = PollRequest {
         facts: Some(many(100_001)),
         ..PollRequest::default()
     };
-    let refused = house.manager.poll(with(&node.credential, request)).await;
+    let refused = server
+        .manager
+        .poll(with_credential(&node.credential, request))
+        .await;
     assert_eq!(refused.expect_err("too many").code(), Code::InvalidArgument);
-    assert_eq!(house.known(&node).await.os_update_available, known);
-    // With fewer of them the mark goes.
-    house.tell(&node, many(3)).await;
-    let known = house.known(&node).await;
-    assert!(known.conditions.is_empty(), "{:?}", known.conditions);
-    let kept: Vec<serde_json::Value> =
-        serde_json::from_str(&known.os_update_available).expect("whole entries");
-    assert_eq!(kept.len(), 3);
+    assert_eq!(
+        server.node_state(&node).await.os_update_available,
+        available
+    );
+    // With a shorter list the condition is cleared.
+    server.report_facts(&node, many(3)).await;
+    let state = server.node_state(&node).await;
+    assert!(state.conditions.is_empty(), "{:?}", state.conditions);
+    let entries: Vec<serde_json::Value> =
+        serde_json::from_str(&state.os_update_available).expect("whole entries");
+    assert_eq!(entries.len(), 3);
 }
 
-/// One that tells news for ever, and then its end.
+/// A node reports events without end, and then the end of the run.
 #[tokio::test]
-async fn the_history_of_a_run_is_bounded_and_its_end_is_kept() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    let restart = || News::RebootBegun(RebootBegun {});
-    let look = || News::VerifyBegun(VerifyBegun {});
+async fn the_history_of_a_run_is_bounded_and_its_end_is_stored() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    let restart = || Kind::RebootBegun(RebootBegun {});
+    let look = || Kind::VerifyBegun(VerifyBegun {});
     let mut events = vec![(1, downloading()), (2, began())];
     events.extend((3..=1_000).map(|n| (n, if n % 2 == 0 { look() } else { restart() })));
-    house.report(&node, 1, policy, &events).await;
+    server.report(&node, 1, policy, &events).await;
     let more: Vec<_> = (1_001..=1_200).map(|n| (n, restart())).collect();
     assert_eq!(
-        house.report(&node, 1, policy, &more).await.acknowledged,
+        server.report(&node, 1, policy, &more).await.acknowledged,
         1_200
     );
     let ended = [(1_201, finished()), (1_202, began())];
-    house.report(&node, 1, policy, &ended).await;
-    let run = &house.runs(&node).await[0];
+    server.report(&node, 1, policy, &ended).await;
+    let run = &server.runs(&node).await[0];
     assert_eq!((run.state.name(), run.sequence), ("succeeded", 1_202));
-    let told = house.told(&node).await;
-    let told: Vec<_> = told.split(' ').collect();
-    assert_eq!(told.len(), 1_001);
-    assert_eq!(told[1_000], "finished->succeeded");
+    let history = server.run_history(&node).await;
+    let history: Vec<_> = history.split(' ').collect();
+    assert_eq!(history.len(), 1_001);
+    assert_eq!(history[1_000], "finished->succeeded");
 }
 
 #[tokio::test]
-async fn packages_that_are_no_list_are_refused() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn a_malformed_package_list_is_refused() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let text = "{\"repo\":\"everything\"}";
-    let said = Facts {
+    let reported = Facts {
         packages_digest: <sha2::Sha256 as sha2::Digest>::digest(text).to_vec(),
         ..facts()
     };
-    house.tell(&node, said).await;
+    server.report_facts(&node, reported).await;
     let request = PollRequest {
         packages: text.into(),
         ..PollRequest::default()
     };
-    let refused = house.manager.poll(with(&node.credential, request)).await;
+    let refused = server
+        .manager
+        .poll(with_credential(&node.credential, request))
+        .await;
     assert_eq!(refused.expect_err("no list").code(), Code::InvalidArgument);
-    assert_eq!(house.known(&node).await.packages_digest, None);
+    assert_eq!(server.node_state(&node).await.packages_digest, None);
 }
 
-/// The node's clock is kept beside ours, and decides nothing.
+/// The node's clock is stored next to the server's and decides nothing.
 #[tokio::test]
-async fn clocks_of_the_past_and_the_future_are_kept_and_move_nothing() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
+async fn any_node_time_is_stored_and_changes_nothing() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
     let years = [-62_135_596_800, 0, 253_402_300_799, i64::MAX, i64::MIN];
     let event = |(n, seconds): (usize, i64)| Event {
         sequence: u32::try_from(n + 1).expect("small"),
         node_time: Some(prost_types::Timestamp { seconds, nanos: -5 }),
-        ..report(1, policy, &[(1, downloading())]).events[0].clone()
+        ..report_request(1, policy, &[(1, downloading())]).events[0].clone()
     };
     let request = ReportRequest {
         events: years.into_iter().enumerate().map(event).collect(),
-        ..report(1, policy, &[])
+        ..report_request(1, policy, &[])
     };
-    let answer = house.manager.report(with(&node.credential, request)).await;
+    let answer = server
+        .manager
+        .report(with_credential(&node.credential, request))
+        .await;
     assert_eq!(answer.expect("stored").into_inner().acknowledged, 5);
-    let run = &house.runs(&node).await[0];
-    assert_eq!(run.started_at, crate::house::NOON);
+    let run = &server.runs(&node).await[0];
+    assert_eq!(run.started_at, crate::test_server::NOON);
 }
 
 #[tokio::test]
-async fn replayed_and_reordered_reports_make_no_other_history() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
+async fn replayed_and_reordered_reports_do_not_change_the_history() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
     let all = [
         (1, downloading()),
         (2, downloaded()),
@@ -222,47 +235,50 @@ async fn replayed_and_reordered_reports_make_no_other_history() {
     ];
     for order in [[3, 2], [1, 3], [0, 3], [2, 0], [1, 1], [2, 3], [3, 0]] {
         for n in order {
-            house.report(&node, 1, policy, &all[n..=n]).await;
+            server.report(&node, 1, policy, &all[n..=n]).await;
         }
     }
-    let answer = house.report(&node, 1, policy, &all).await;
+    let answer = server.report(&node, 1, policy, &all).await;
     assert_eq!(answer.acknowledged, 4);
     assert_eq!(
-        house.told(&node).await,
+        server.run_history(&node).await,
         "downloading->downloading downloaded->staged began->applying finished->succeeded"
     );
 }
 
 #[tokio::test]
-async fn a_report_for_a_closed_run_is_kept_and_moves_nothing() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
+async fn a_report_for_an_ended_run_is_acknowledged_and_changes_nothing() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
     let all = [(1, downloading()), (2, began()), (3, finished())];
-    house.report(&node, 1, policy, &all).await;
-    let late = house
+    server.report(&node, 1, policy, &all).await;
+    let late = server
         .report(&node, 1, policy, &[(4, began()), (5, downloading())])
         .await;
     assert_eq!(late.acknowledged, 5);
-    assert_eq!(house.runs(&node).await[0].state.name(), "succeeded");
-    assert_eq!(house.shown(&node).await, "Update completed");
+    assert_eq!(server.runs(&node).await[0].state.name(), "succeeded");
+    assert_eq!(server.update_status(&node).await, "Update completed");
 }
 
 #[tokio::test]
-async fn an_attempt_of_another_node_is_another_attempt() {
-    let house = House::new().await;
-    let (one, two) = (house.nth_node(1).await, house.nth_node(2).await);
-    let policy = house.policy(&one, "demo-hello=1.1").await;
-    house.report(&one, 1, policy, &[(1, downloading())]).await;
-    house
+async fn attempt_ids_are_scoped_to_their_node() {
+    let server = TestServer::new().await;
+    let (one, two) = (server.nth_node(1).await, server.nth_node(2).await);
+    let policy = server.policy(&one, "demo-hello=1.1").await;
+    server.report(&one, 1, policy, &[(1, downloading())]).await;
+    server
         .report(&two, 1, policy, &[(1, downloading()), (2, finished())])
         .await;
-    assert_eq!(house.runs(&one).await[0].state.name(), "downloading");
+    assert_eq!(server.runs(&one).await[0].state.name(), "downloading");
     let begin = BeginRequest {
         attempt_id: "x".into(),
         ..BeginRequest::default()
     };
-    let refused = house.manager.begin(with(&one.credential, begin)).await;
+    let refused = server
+        .manager
+        .begin(with_credential(&one.credential, begin))
+        .await;
     assert_eq!(
         refused.expect_err("no attempt").code(),
         Code::InvalidArgument
@@ -270,101 +286,110 @@ async fn an_attempt_of_another_node_is_another_attempt() {
 }
 
 #[tokio::test]
-async fn a_node_of_another_project_is_nobody_here() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    let theirs = project(&house.store, "theirs").await;
+async fn an_eim_node_of_another_project_is_not_found() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    let theirs = create_project(&server.store, "theirs").await;
     let role = [evenkeel_auth::Role::Node(theirs.uuid())];
-    let token = house
+    let token = server
         .authority
-        .issue_operator("agent", &role, TimeDelta::hours(1), crate::house::NOON)
+        .issue_operator(
+            "agent",
+            &role,
+            TimeDelta::hours(1),
+            crate::test_server::NOON,
+        )
         .expect("a token");
     for guid in [node.guid.clone(), Uuid::from_u128(7).to_string()] {
         let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
             host_guid: guid,
             update_status: Some(sample(S::UpToDate)),
         };
-        let request = with(token.token.reveal(), request);
-        let refused = house.manager.platform_update_status(request).await;
+        let request = with_credential(token.token.reveal(), request);
+        let refused = server.manager.platform_update_status(request).await;
         assert_eq!(refused.expect_err("foreign").code(), Code::NotFound);
     }
 }
 
-/// A house that answers a caller twenty times, and then once a second.
-async fn house_of_few_calls() -> House {
+/// A server that answers 20 calls of a caller at once, and then one call a second.
+async fn server_with_strict_rate_limit() -> TestServer {
     let settings = Settings {
-        flood: FloodSettings {
+        rate_limit: RateLimitSettings {
             calls_per_second: 1,
             burst: 20,
         },
         ..Settings::default()
     };
-    House::with(settings).await
+    TestServer::with_settings(settings).await
 }
 
-/// How many calls of one caller such a house answers since an instant, however slow the machine is.
-fn few_calls_since(begun: Instant) -> usize {
+/// The maximum number of calls of one caller that such a server can have answered since an instant.
+fn max_calls_since(begun: Instant) -> usize {
     20 + usize::try_from(begun.elapsed().as_secs()).expect("a short time") + 1
 }
 
-/// A caller that names somebody else with each call would have a new allowance with each.
+/// A caller that names another node in each call must not get a new allowance each time.
 #[tokio::test]
-async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
-    let house = house_of_few_calls().await;
-    let known = house.old_node(1).await;
-    house.say(&known, sample(S::UpToDate)).await;
+async fn a_refused_node_is_limited_under_any_name_it_claims() {
+    let server = server_with_strict_rate_limit().await;
+    let existing = server.eim_node(1).await;
+    server.send_status(&existing, sample(S::UpToDate)).await;
     let (begun, mut codes) = (Instant::now(), Vec::new());
     for n in 0..100 {
         let guid = match n % 10 {
-            0 => format!("nobody {n}"),
+            0 => format!("unknown {n}"),
             _ => Uuid::from_u128(n).to_string(),
         };
-        let answer = house.say_at(&house.manager, &guid, sample(S::UpToDate));
-        codes.push(answer.await.expect_err("nobody").code());
+        let answer = server.send_status_to(&server.manager, &guid, sample(S::UpToDate));
+        codes.push(answer.await.expect_err("unknown").code());
     }
     let heard = codes
         .iter()
         .filter(|code| **code != Code::ResourceExhausted);
-    assert!(heard.count() <= few_calls_since(begun), "{codes:?}");
+    assert!(heard.count() <= max_calls_since(begun), "{codes:?}");
     assert!(codes.contains(&Code::NotFound), "{codes:?}");
-    // One that there is, with the very same token, is undisturbed.
-    house.say(&known, sample(S::UpToDate)).await;
+    // An existing node with the same token is not limited.
+    server.send_status(&existing, sample(S::UpToDate)).await;
 }
 
-/// Any agent's token of the project may name any of its nodes.
+/// Any EIM agent's token of the project may name any of its nodes.
 #[tokio::test]
-async fn who_floods_in_anothers_name_does_not_shut_its_own_agent_out() {
-    let house = house_of_few_calls().await;
-    let victim = house.old_node(1).await;
-    let role = [evenkeel_auth::Role::Node(house.tenant.uuid())];
+async fn a_caller_over_its_limit_does_not_block_the_node_that_it_names() {
+    let server = server_with_strict_rate_limit().await;
+    let victim = server.eim_node(1).await;
+    let role = [evenkeel_auth::Role::Node(server.tenant.uuid())];
     let say = async |agent: &str| {
         let hour = TimeDelta::hours(1);
-        let issued = house
+        let issued = server
             .authority
-            .issue_operator(agent, &role, hour, house.time());
+            .issue_operator(agent, &role, hour, server.now());
         let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
             host_guid: victim.guid.clone(),
             update_status: Some(sample(S::UpToDate)),
         };
-        let request = with(issued.expect("a token").token.reveal(), request);
-        house.manager.platform_update_status(request).await
+        let request = with_credential(issued.expect("a token").token.reveal(), request);
+        server.manager.platform_update_status(request).await
     };
     say("its own").await.expect("an answer");
     let (begun, mut heard) = (Instant::now(), 0);
     for _ in 0..100 {
         heard += usize::from(say("another").await.is_ok());
     }
-    assert!(heard <= few_calls_since(begun), "{heard}");
+    assert!(heard <= max_calls_since(begun), "{heard}");
     for _ in 0..10 {
-        say("its own").await.expect("it is undisturbed");
+        say("its own").await.expect("not limited");
     }
 }
 
 #[tokio::test]
-async fn who_proves_nothing_is_limited_as_well() {
-    let house = house_of_few_calls().await;
-    let node = house.node().await;
-    let call = || house.manager.poll(with("forged", PollRequest::default()));
+async fn unauthenticated_callers_are_limited() {
+    let server = server_with_strict_rate_limit().await;
+    let node = server.node().await;
+    let call = || {
+        server
+            .manager
+            .poll(with_credential("forged", PollRequest::default()))
+    };
     let begun = Instant::now();
     let answers = join_all((0..100).map(|_| call())).await;
     let codes = answers
@@ -376,63 +401,64 @@ async fn who_proves_nothing_is_limited_as_well() {
         heard.iter().all(|code| *code == Code::Unauthenticated),
         "{heard:?}"
     );
-    assert!(heard.len() <= few_calls_since(begun), "{flooding:?}");
-    assert_eq!(act(&house.poll(&node).await), "idle");
+    assert!(heard.len() <= max_calls_since(begun), "{flooding:?}");
+    assert_eq!(act(&server.poll(&node).await), "idle");
 }
 
-/// A machine that may come in takes nothing of the allowance of its address: a roll-out goes on.
+/// Admitted machines use nothing of the allowance of their address, so a roll-out continues.
 #[tokio::test]
-async fn who_makes_join_tokens_up_is_limited_and_a_roll_out_is_not() {
-    let house = house_of_few_calls().await;
-    let token = house.join_token(false, true).await;
-    let arrivals = join_all((1..=50).map(|machine| house.enroll(&token, machine, 1)));
+async fn callers_with_made_up_join_tokens_are_limited_and_a_roll_out_is_not() {
+    let server = server_with_strict_rate_limit().await;
+    let token = server.join_token(false, true).await;
+    let arrivals = join_all((1..=50).map(|machine| server.enroll(&token, machine, 1)));
     for arrived in arrivals.await {
-        arrived.expect("it may come in");
+        arrived.expect("admitted");
     }
     let begun = Instant::now();
     let made_up = evenkeel_auth::JoinToken::generate(None).expect("randomness");
     let made_up = made_up.text().reveal().to_owned();
-    let tries = join_all((1..=100).map(|machine| house.enroll(&made_up, machine, 1))).await;
+    let tries = join_all((1..=100).map(|machine| server.enroll(&made_up, machine, 1))).await;
     let refused = tries.into_iter().map(|tried| tried.expect_err("made up"));
     let (flooding, heard): (Vec<_>, Vec<_>) =
         refused.partition(|refused| refused.code() == Code::ResourceExhausted);
     let is_denied = |refused: &tonic::Status| refused.code() == Code::PermissionDenied;
     assert!(heard.iter().all(is_denied), "{heard:?}");
-    // As many as are let in at once may be refused together.
-    let most = few_calls_since(begun) + 4;
+    // Calls that run at the same time may be refused together.
+    let most = max_calls_since(begun) + 4;
     assert!(heard.len() <= most, "{}", heard.len());
     let hint = |refused: &tonic::Status| refused.metadata().contains_key("grpc-retry-pushback-ms");
     assert!(flooding.iter().all(hint), "{flooding:?}");
 }
 
 #[tokio::test]
-async fn a_flood_from_one_node_is_limited_and_the_rest_is_undisturbed() {
-    let house = house_of_few_calls().await;
-    let (loud, quiet, old) = (
-        house.nth_node(1).await,
-        house.nth_node(2).await,
-        house.old_node(3).await,
+async fn one_node_over_its_rate_limit_does_not_affect_others() {
+    let server = server_with_strict_rate_limit().await;
+    let (loud, other, eim) = (
+        server.nth_node(1).await,
+        server.nth_node(2).await,
+        server.eim_node(3).await,
     );
     let poll = || {
-        house
+        server
             .manager
-            .poll(with(&loud.credential, PollRequest::default()))
+            .poll(with_credential(&loud.credential, PollRequest::default()))
     };
     let begun = Instant::now();
     let answers = join_all((0..100).map(|_| poll())).await;
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
     let codes: Vec<_> = refused.map(tonic::Status::code).collect();
-    assert!(100 - codes.len() <= few_calls_since(begun), "{codes:?}");
+    assert!(100 - codes.len() <= max_calls_since(begun), "{codes:?}");
     let flooding = |code: &Code| *code == Code::ResourceExhausted;
     assert!(codes.iter().all(flooding), "{codes:?}");
-    assert_eq!(act(&house.poll(&quiet).await), "idle");
-    house.say(&old, sample(S::UpToDate)).await;
+    assert_eq!(act(&server.poll(&other).await), "idle");
+    server.send_status(&eim, sample(S::UpToDate)).await;
 
     let begun = Instant::now();
-    let says = (0..100).map(|_| house.say_at(&house.manager, &old.guid, sample(S::UpToDate)));
-    let refused = join_all(says).await.into_iter().filter_map(Result::err);
+    let calls =
+        (0..100).map(|_| server.send_status_to(&server.manager, &eim.guid, sample(S::UpToDate)));
+    let refused = join_all(calls).await.into_iter().filter_map(Result::err);
     let codes: Vec<_> = refused.map(|status| status.code()).collect();
-    assert!(100 - codes.len() <= few_calls_since(begun), "{codes:?}");
+    assert!(100 - codes.len() <= max_calls_since(begun), "{codes:?}");
     assert!(codes.iter().all(flooding), "{codes:?}");
-    assert_eq!(act(&house.poll(&quiet).await), "idle");
+    assert_eq!(act(&server.poll(&other).await), "idle");
 }

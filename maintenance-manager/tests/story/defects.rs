@@ -1,12 +1,12 @@
-//! The ancestor's defects M1 to M25 (southbound section 1.12), those that show only with a database and a door. The pure
-//! ones are told in the domain, in `eim/tests/defects.rs`.
+//! Defects of EIM that show only with a database and a server. The tests of the others are in the
+//! domain, in `eim/tests/defects.rs`.
 
 use std::time::Duration;
 
 use evenkeel_domain::decide::Reason;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::SingleScheduleId;
-use evenkeel_domain::policy::Wish;
+use evenkeel_domain::policy::DesiredUpdate;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
@@ -14,95 +14,105 @@ use evenkeel_maintenance_manager::Settings;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
-use evenkeel_store::decisions::{self, Horizon, Reading};
+use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
 use evenkeel_store::listing::{self, Listing};
-use evenkeel_store::nodes::{self, Machine};
+use evenkeel_store::nodes::{self, MachineKey};
 use evenkeel_store::{contacts, hosts, schedules};
 use futures_util::future::join_all;
 use tonic::Code;
 use uuid::Uuid;
 
-use crate::fleet::{OldNode, image, naming, sample, window};
-use crate::house::{House, with};
+use crate::fleet::{EimTestNode, image, sample, sample_with_image, window};
+use crate::test_server::{TestServer, with_credential};
 
-/// M5: an end that did not fit the plan was answered OK and dropped: unknown image, another profile, the same image once
-/// more, and every change of a kernel's command line.
+/// EIM answered OK to an end that did not fit the plan, and dropped it: an unknown image, another
+/// profile, the same image again, and every change of the kernel command line.
 #[tokio::test]
-async fn m5_an_end_that_fits_no_plan_is_stored_all_the_same() {
-    let house = House::new().await;
-    let old = house.catalogue("3.0.1").await;
+async fn an_end_that_fits_no_plan_is_stored() {
+    let server = TestServer::new().await;
+    let old = server.add_image("3.0.1").await;
     for (n, profile, version) in [
         (1, "edge", "9.9.9"),
         (2, "other", "3.0.1"),
         (3, "edge", "3.0.1"),
         (4, "", ""),
     ] {
-        let node = house.old_node_on(n, old).await;
+        let node = server.eim_node_with_os(n, old).await;
         for kind in [S::UpToDate, S::Started] {
-            house.say(&node, sample(kind)).await;
+            server.send_status(&node, sample(kind)).await;
         }
-        house.say(&node, naming(S::Updated, profile, version)).await;
-        let told = house.told(&node.as_node()).await;
+        server
+            .send_status(&node, sample_with_image(S::Updated, profile, version))
+            .await;
+        let history = server.run_history(&node.as_node()).await;
         assert_eq!(
-            told, "began->applying finished->succeeded",
+            history, "began->applying finished->succeeded",
             "{profile} {version}"
         );
-        let runs = house.state(node.instance).await.os;
-        assert_eq!(runs, old, "what it runs is moved by a proof only");
+        let runs = server.state(node.instance).await.os;
+        assert_eq!(runs, old, "only a proof changes the running image");
     }
 }
 
-/// M6: an outcome that could not be written was answered OK, and so lost for ever.
+/// EIM answered OK to an outcome that it could not write, so the outcome was lost.
 #[tokio::test]
-async fn m6_an_outcome_that_was_not_stored_is_never_answered_ok() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.say(&node, sample(S::UpToDate)).await;
-    let (away, database) = house.replica().await;
+async fn an_outcome_that_was_not_stored_is_never_answered_ok() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    let (away, database) = server.replica().await;
     database.close().await;
-    let refused = house.say_at(&away, &node.guid, sample(S::Updated)).await;
+    let refused = server
+        .send_status_to(&away, &node.guid, sample(S::Updated))
+        .await;
     assert_eq!(refused.expect_err("not stored").code(), Code::Unavailable);
-    assert!(house.runs(&node.as_node()).await.is_empty());
+    assert!(server.runs(&node.as_node()).await.is_empty());
     // The agent keeps an outcome until it is answered OK.
-    house.say(&node, sample(S::Updated)).await;
-    assert_eq!(house.told(&node.as_node()).await, "finished->succeeded");
+    server.send_status(&node, sample(S::Updated)).await;
+    assert_eq!(
+        server.run_history(&node.as_node()).await,
+        "finished->succeeded"
+    );
 }
 
-/// M7: the instance was written before the run, and what went wrong between them was never mended.
+/// EIM wrote the instance before the run, and never repaired a failure between the two.
 #[tokio::test]
-async fn m7_the_run_and_what_the_instance_shows_are_written_together() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
+async fn the_run_and_the_instance_status_are_written_together() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
     for kind in [S::UpToDate, S::Started] {
-        house.say(&node, sample(kind)).await;
+        server.send_status(&node, sample(kind)).await;
     }
-    assert_eq!(house.silent_for(node.instance, 60).await, 1);
-    // The host is written last, and somebody holds it: all the rest is written before and must not stay.
-    let (impatient, _database) = house.impatient_replica().await;
-    let blocker = house.tx().await;
+    assert_eq!(server.silent_for(node.instance, 60).await, 1);
+    // The host is written last and is locked here: nothing of the transaction may stay.
+    let (impatient, _database) = server.replica_with_short_lock_timeout().await;
+    let blocker = server.tx().await;
     hosts::lock(&blocker, node.host).await.expect("a lock");
-    let refused = house
-        .say_at(&impatient, &node.guid, sample(S::Updated))
+    let refused = server
+        .send_status_to(&impatient, &node.guid, sample(S::Updated))
         .await;
     assert_eq!(refused.expect_err("not written").code(), Code::Unavailable);
     drop(blocker);
-    assert_eq!(house.told(&node.as_node()).await, "began->applying");
-    assert_eq!(house.shown(&node.as_node()).await, "Updating");
+    assert_eq!(server.run_history(&node.as_node()).await, "began->applying");
+    assert_eq!(server.update_status(&node.as_node()).await, "Updating");
 
-    house.say(&node, sample(S::Updated)).await;
-    let told = house.told(&node.as_node()).await;
-    assert_eq!(told, "began->applying finished->succeeded");
-    assert_eq!(house.shown(&node.as_node()).await, "Update completed");
+    server.send_status(&node, sample(S::Updated)).await;
+    let history = server.run_history(&node.as_node()).await;
+    assert_eq!(history, "began->applying finished->succeeded");
+    assert_eq!(
+        server.update_status(&node.as_node()).await,
+        "Update completed"
+    );
 }
 
-/// M8: what could be updated was erased at every change of the status, or written at every poll.
+/// EIM erased the available update at every change of the status, or wrote it at every poll.
 #[tokio::test]
-async fn m8_what_could_be_updated_does_not_flap() {
-    let house = House::new().await;
-    let old = house.catalogue("3.0.1").await;
-    house.catalogue("3.0.2").await;
-    let node = house.old_node_on(1, old).await;
-    let mut told = Vec::new();
+async fn the_available_update_does_not_flap() {
+    let server = TestServer::new().await;
+    let old = server.add_image("3.0.1").await;
+    server.add_image("3.0.2").await;
+    let node = server.eim_node_with_os(1, old).await;
+    let mut values = Vec::new();
     for kind in [
         S::UpToDate,
         S::UpToDate,
@@ -110,129 +120,139 @@ async fn m8_what_could_be_updated_does_not_flap() {
         S::Downloaded,
         S::Started,
     ] {
-        house.say(&node, sample(kind)).await;
-        told.push(house.state(node.instance).await.os_update_available);
+        server.send_status(&node, sample(kind)).await;
+        values.push(server.state(node.instance).await.os_update_available);
     }
-    assert_eq!(told, ["edge 3.0.2"; 5]);
+    assert_eq!(values, ["edge 3.0.2"; 5]);
 
-    let packages = house.old_node(2).await;
+    let packages = server.eim_node(2).await;
     let list = r#"[{"name":"curl","available_version":"8.1","architecture":"amd64"}]"#;
     for kind in [S::UpToDate, S::Started, S::Updated, S::UpToDate] {
         let status = evenkeel_proto::maintmgr::UpdateStatus {
             os_update_available: list.into(),
             ..sample(kind)
         };
-        house.say(&packages, status).await;
-        let kept = house.state(packages.instance).await.os_update_available;
-        assert_eq!(kept, list, "{kind:?}");
+        server.send_status(&packages, status).await;
+        let available = server.state(packages.instance).await.os_update_available;
+        assert_eq!(available, list, "{kind:?}");
     }
-    house.say(&packages, sample(S::UpToDate)).await;
-    let kept = house.state(packages.instance).await.os_update_available;
-    assert_eq!(kept, "", "an empty list says that there is nothing");
+    server.send_status(&packages, sample(S::UpToDate)).await;
+    let available = server.state(packages.instance).await.os_update_available;
+    assert_eq!(
+        available, "",
+        "an empty list means that nothing is available"
+    );
 }
 
-/// M11: a report that was sent twice at once made two runs.
+/// EIM created two runs from a report that was sent twice at the same time.
 #[tokio::test]
-async fn m11_the_same_end_a_hundred_times_at_once_at_two_replicas_is_one_run() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.say(&node, sample(S::UpToDate)).await;
-    let (other, _database) = house.replica().await;
+async fn the_same_end_a_hundred_times_at_two_replicas_is_one_run() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    let (other, _database) = server.replica().await;
     let calls = (0..100).map(|n| {
-        let manager = if n % 2 == 0 { &house.manager } else { &other };
-        house.say_at(manager, &node.guid, sample(S::Updated))
+        let manager = if n % 2 == 0 { &server.manager } else { &other };
+        server.send_status_to(manager, &node.guid, sample(S::Updated))
     });
     for answer in join_all(calls).await {
         answer.expect("stored");
     }
-    assert_eq!(house.told(&node.as_node()).await, "finished->succeeded");
+    assert_eq!(
+        server.run_history(&node.as_node()).await,
+        "finished->succeeded"
+    );
 }
 
-/// M16: schedules that could not be read were answered as none, and the node dropped its jobs.
+/// EIM answered unreadable schedules as an empty list, and the node dropped its jobs.
 #[tokio::test]
-async fn m16_windows_that_cannot_be_read_are_an_error_and_not_none() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.policy(&node.as_node(), "curl").await;
-    house.window(node.host, 10, 60).await;
-    assert!(window(&house.say(&node, sample(S::UpToDate)).await).is_some());
-    let (away, database) = house.replica().await;
+async fn unreadable_windows_are_an_error_and_not_an_empty_list() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.policy(&node.as_node(), "curl").await;
+    server.window(node.host, 10, 60).await;
+    assert!(window(&server.send_status(&node, sample(S::UpToDate)).await).is_some());
+    let (away, database) = server.replica().await;
     database.close().await;
-    let answer = house.say_at(&away, &node.guid, sample(S::UpToDate)).await;
+    let answer = server
+        .send_status_to(&away, &node.guid, sample(S::UpToDate))
+        .await;
     assert_eq!(answer.expect_err("no answer").code(), Code::Unavailable);
 }
 
-/// M17: a cache of schedules that was filled anew lost some, or brought back old ones.
+/// EIM's cache of schedules lost some of them when it was refilled, or brought old ones back.
 #[tokio::test]
-async fn m17_what_was_scheduled_is_in_the_next_answer_of_every_replica() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.policy(&node.as_node(), "curl").await;
-    let (other, _database) = house.replica().await;
-    let asks = async |wanted: bool| {
-        for manager in [&house.manager, &other] {
-            let answer = house.say_at(manager, &node.guid, sample(S::UpToDate)).await;
-            let found = window(&answer.expect("an answer")).is_some();
-            assert_eq!(found, wanted);
+async fn a_schedule_is_in_the_next_answer_of_every_replica() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.policy(&node.as_node(), "curl").await;
+    let (other, _database) = server.replica().await;
+    let check = async |expected: bool| {
+        for manager in [&server.manager, &other] {
+            let answer = server
+                .send_status_to(manager, &node.guid, sample(S::UpToDate))
+                .await;
+            let actual = window(&answer.expect("an answer")).is_some();
+            assert_eq!(actual, expected);
         }
     };
-    asks(false).await;
-    house.window(node.host, 10, 60).await;
-    asks(true).await;
-    let tx = house.tx().await;
+    check(false).await;
+    server.window(node.host, 10, 60).await;
+    check(true).await;
+    let tx = server.tx().await;
     let all = Listing {
         resource: Resource::SingleSchedule,
         filter: None,
         within: None,
         order: Vec::new(),
     };
-    let all = listing::page(&tx, &all, &listing::From::Offset(0), 100).await;
+    let all = listing::page(&tx, &all, &listing::PageStart::Offset(0), 100).await;
     for bits in all.expect("a list").ids {
         let id = SingleScheduleId::from_bits(bits);
         schedules::delete(&tx, id).await.expect("removed");
     }
     tx.commit().await.expect("committed");
-    asks(false).await;
+    check(false).await;
 }
 
-/// M18: a wish that fitted no node made all its polls fail, after its status was written.
+/// EIM failed all polls of a node with an unsuitable policy, after it had written the status.
 #[tokio::test]
-async fn m18_a_wish_that_does_not_fit_is_a_condition_and_no_error() {
-    let house = House::new().await;
-    let old = house.catalogue("3.0.1").await;
-    let foreign = house.catalogue_of("other", "3.0.2").await;
-    let node = house.old_node_on(1, old).await;
-    let policy = house.image_policy(foreign).await;
-    house.assign_to(node.instance, policy).await;
-    house.window(node.host, 0, 60).await;
-    let answer = house.say(&node, sample(S::UpToDate)).await;
+async fn a_policy_that_does_not_fit_is_a_condition_and_no_error() {
+    let server = TestServer::new().await;
+    let old = server.add_image("3.0.1").await;
+    let foreign = server.add_image_of_profile("other", "3.0.2").await;
+    let node = server.eim_node_with_os(1, old).await;
+    let policy = server.image_policy(foreign).await;
+    server.assign_to(node.instance, policy).await;
+    server.window(node.host, 0, 60).await;
+    let answer = server.send_status(&node, sample(S::UpToDate)).await;
     assert_eq!((image(&answer), window(&answer)), ("", None));
-    let known = house.state(node.instance).await.conditions;
-    assert_eq!(known[0].kind.name(), "policy_does_not_fit");
+    let conditions = server.state(node.instance).await.conditions;
+    assert_eq!(conditions[0].kind.name(), "policy_does_not_fit");
     assert!(
-        known[0].text.contains("another profile"),
+        conditions[0].text.contains("another profile"),
         "{}",
-        known[0].text
+        conditions[0].text
     );
-    // It goes with its cause.
-    let latest = house.make(Wish::Latest).await;
-    house.assign_to(node.instance, latest).await;
-    house.say(&node, sample(S::UpToDate)).await;
-    assert!(house.conditions(node.instance).await.is_empty());
+    // The condition is cleared with its cause.
+    let latest = server.create_policy_for(DesiredUpdate::Latest).await;
+    server.assign_to(node.instance, latest).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    assert!(server.conditions(node.instance).await.is_empty());
 }
 
-/// M19: a header outranked the token, so any node could speak for any project.
+/// In EIM a header overrode the token, so any node could act for any project.
 #[tokio::test]
-async fn m19_no_header_says_more_than_the_token() {
-    let house = House::new().await;
-    let theirs = crate::house::project(&house.store, "theirs").await;
-    let node = house.old_node(1).await;
+async fn no_header_overrides_the_token() {
+    let server = TestServer::new().await;
+    let theirs = crate::test_server::create_project(&server.store, "theirs").await;
+    let node = server.eim_node(1).await;
     let say = async |tenant: TenantId, header: TenantId| {
         let role = [evenkeel_auth::Role::Node(tenant.uuid())];
         let hour = chrono::TimeDelta::hours(1);
-        let now = house.clock.now();
-        let token = house.authority.issue_operator("agent", &role, hour, now);
-        let mut request = with(
+        let now = server.clock.now();
+        let token = server.authority.issue_operator("agent", &role, hour, now);
+        let mut request = with_credential(
             token.expect("a token").token.reveal(),
             PlatformUpdateStatusRequest {
                 host_guid: node.guid.clone(),
@@ -241,28 +261,30 @@ async fn m19_no_header_says_more_than_the_token() {
         );
         let header = header.to_string().parse().expect("a header");
         request.metadata_mut().insert("activeprojectid", header);
-        let answer = house.manager.platform_update_status(request).await;
+        let answer = server.manager.platform_update_status(request).await;
         answer.map_or_else(|refused| refused.code(), |_| Code::Ok)
     };
     assert_eq!(
-        say(house.tenant, theirs).await,
+        say(server.tenant, theirs).await,
         Code::Ok,
-        "the header is not heard"
+        "the header is ignored"
     );
-    assert_eq!(say(theirs, house.tenant).await, Code::NotFound);
+    assert_eq!(say(theirs, server.tenant).await, Code::NotFound);
 }
 
-/// M20: forged tokens were accepted, and a token was not bound to its host.
+/// EIM accepted forged tokens, and did not bind a token to its host.
 #[tokio::test]
-async fn m20_a_token_is_signed_by_us_and_speaks_for_its_host_only() {
-    let house = House::new().await;
-    let (mine, other) = (house.node().await, house.old_node(1).await);
+async fn a_token_is_signed_by_us_and_valid_for_its_host_only() {
+    let server = TestServer::new().await;
+    let (mine, other) = (server.node().await, server.eim_node(1).await);
     let request = |token: &str| {
         let request = PlatformUpdateStatusRequest {
             host_guid: other.guid.clone(),
             update_status: Some(sample(S::UpToDate)),
         };
-        house.manager.platform_update_status(with(token, request))
+        server
+            .manager
+            .platform_update_status(with_credential(token, request))
     };
     let bound = request(&mine.credential).await;
     assert_eq!(
@@ -279,93 +301,96 @@ async fn m20_a_token_is_signed_by_us_and_speaks_for_its_host_only() {
     }
 }
 
-/// M21: whether an instance was provisioned was read from two fields that people see, with the wrong "and" between them.
+/// EIM derived "provisioned" from two display fields, combined with the wrong "and".
 #[tokio::test]
-async fn m21_a_node_that_has_not_spoken_is_not_provisioned_whatever_is_shown() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.policy(&node.as_node(), "curl").await;
-    house.window(node.host, 0, 60).await;
+async fn a_node_that_has_not_reported_is_not_provisioned() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.policy(&node.as_node(), "curl").await;
+    server.window(node.host, 0, 60).await;
     let because = async || {
-        let tx = house.tx().await;
-        let (host, known) = nodes::read(&tx, Machine::Host(node.host))
+        let tx = server.tx().await;
+        let (host, state) = nodes::find_with_host(&tx, MachineKey::Host(node.host))
             .await
             .expect("known");
-        let now = house.clock.now();
-        let horizon = Horizon::default();
-        let world = decisions::world(&tx, &host, &known, &horizon, Reading::Look(now));
-        world.await.expect("a world").decide(now).because
+        let now = server.clock.now();
+        let limits = PlanningLimits::default();
+        let input =
+            decisions::load_decision_input(&tx, &host, &state, &limits, ReadMode::Preview(now));
+        input.await.expect("an input").decide(now).reason
     };
     assert_eq!(because().await, Reason::NotProvisioned);
-    // A sign of life of another agent is none of this one.
-    house.beat(&node.guid).await.expect("heard");
+    // A heartbeat comes from another agent and is no report of the update agent.
+    server.send_heartbeat(&node.guid).await.expect("heard");
     assert_eq!(because().await, Reason::NotProvisioned);
-    house.say(&node, sample(S::UpToDate)).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
     assert!(matches!(because().await, Reason::WindowOpen { .. }));
 }
 
-/// M22: a stop cut off what was being written.
+/// EIM cut off pending writes when it stopped.
 #[tokio::test]
-async fn m22_a_stop_waits_for_what_is_to_be_written() {
-    let house = House::at_rest(Settings::default()).await;
-    let node = house.old_node(1).await;
+async fn a_stop_waits_for_pending_writes() {
+    let server = TestServer::without_log_follower(Settings::default()).await;
+    let node = server.eim_node(1).await;
     let life = Lifecycle::new();
-    house.manager.start_loops(&life);
-    house.say(&node, sample(S::UpToDate)).await;
+    server.manager.start_tasks(&life);
+    server.send_status(&node, sample(S::UpToDate)).await;
     life.stop();
     let exit = life.run_until_stopped(Duration::from_secs(20)).await;
     assert_eq!(
         format!("{exit:?}"),
         format!("{:?}", std::process::ExitCode::SUCCESS)
     );
-    let tx = house.tx().await;
-    let heard = contacts::last(&tx, node.instance).await.expect("an answer");
-    assert_eq!(heard, Some(house.clock.now()));
+    let tx = server.tx().await;
+    let heard = contacts::last_contact(&tx, node.instance)
+        .await
+        .expect("an answer");
+    assert_eq!(heard, Some(server.clock.now()));
 }
 
-/// M23: a UUID in upper case found no host, or a stale one.
+/// EIM found no host, or a stale one, for a UUID in upper case.
 #[tokio::test]
-async fn m23_a_uuid_is_the_same_in_either_case() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    let shout = OldNode {
+async fn a_uuid_is_the_same_in_either_case() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    let shout = EimTestNode {
         guid: node.guid.to_uppercase(),
-        ..house.old_node(2).await
+        ..server.eim_node(2).await
     };
-    house.say(&node, sample(S::UpToDate)).await;
-    house.say(&shout, sample(S::Started)).await;
-    house.say(&node, sample(S::Updated)).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    server.send_status(&shout, sample(S::Started)).await;
+    server.send_status(&node, sample(S::Updated)).await;
     assert_eq!(
-        house.told(&node.as_node()).await,
+        server.run_history(&node.as_node()).await,
         "began->applying finished->succeeded"
     );
-    house.beat(&shout.guid).await.expect("heard");
+    server.send_heartbeat(&shout.guid).await.expect("heard");
     let unknown = Uuid::from_u128(7).to_string().to_uppercase();
-    let refused = house
-        .say_at(&house.manager, &unknown, sample(S::UpToDate))
+    let refused = server
+        .send_status_to(&server.manager, &unknown, sample(S::UpToDate))
         .await;
     assert_eq!(refused.expect_err("unknown").code(), Code::NotFound);
 }
 
-/// M25: a list or a detail that was too large made the write fail, and the outcome was lost with it.
+/// In EIM an oversized list or detail made the write fail, and the outcome was lost with it.
 #[tokio::test]
-async fn m25_what_is_too_large_is_cut_and_the_outcome_kept() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.say(&node, sample(S::UpToDate)).await;
+async fn an_oversized_report_is_cut_and_its_outcome_is_stored() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
     let status = evenkeel_proto::maintmgr::UpdateStatus {
         status_detail: "x\0".repeat(5 << 20),
         os_update_available: "y".repeat(600_000),
         ..sample(S::Failed)
     };
-    house.say(&node, status).await;
-    let run = &house.runs(&node.as_node()).await[0];
+    server.send_status(&node, status).await;
+    let run = &server.runs(&node.as_node()).await[0];
     assert_eq!(run.state.name(), "failed");
     assert!(run.log.len() <= 100_000);
-    let kinds = house.conditions(node.instance).await;
+    let kinds = server.conditions(node.instance).await;
     assert_eq!(
         kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
         ["detail_cut"]
     );
-    assert_eq!(house.state(node.instance).await.os_update_available, "");
+    assert_eq!(server.state(node.instance).await.os_update_available, "");
 }

@@ -1,6 +1,6 @@
-//! The ancestor's agents' door, told as stories.
+//! Tests of the gRPC service for EIM's agents.
 
-use crate::house::{House, NOON, TestNode};
+use crate::test_server::{NOON, TestNode, TestServer};
 use evenkeel_domain::host::Registration;
 use evenkeel_domain::instance::{InstanceKind, NewInstance};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
@@ -11,11 +11,11 @@ use tonic::Code;
 
 const GUID: &str = "A1B2C3D4-0000-4000-8000-0000000000FF";
 
-/// A node that was registered and provisioned as the ancestor's are: over REST.
-async fn node(house: &House) -> TestNode {
-    let tx = house
+/// A node that was registered and provisioned over REST, as EIM's nodes are.
+async fn register_node(server: &TestServer) -> TestNode {
+    let tx = server
         .store
-        .tenant(house.tenant)
+        .tenant(server.tenant)
         .await
         .expect("a transaction");
     let registration = Registration::parse("edge-01", GUID, "", true).expect("a registration");
@@ -27,8 +27,10 @@ async fn node(house: &House) -> TestNode {
         version_id: "24.04".into(),
         ..OsRelease::default()
     };
-    let spec = OsSpec::of_release(&release, "amd64").expect("a profile");
-    let os = os_profiles::ensure(&tx, &spec, NOON).await.expect("an os");
+    let spec = OsSpec::from_release(&release, "amd64").expect("a profile");
+    let os = os_profiles::find_or_create(&tx, &spec, NOON)
+        .await
+        .expect("an os");
     let new = NewInstance {
         host: host.id,
         os: os.id,
@@ -51,18 +53,18 @@ async fn node(house: &House) -> TestNode {
 }
 
 #[tokio::test]
-async fn an_update_as_it_is_sampled() {
-    let house = House::new().await;
-    let node = node(&house).await;
-    let policy = house.policy(&node, "curl\njq=1.6").await;
-    house.window(node.host, 10, 60).await;
+async fn a_sampled_update_from_the_window_to_the_end() {
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
+    let policy = server.policy(&node, "curl\njq=1.6").await;
+    server.window(node.host, 10, 60).await;
 
-    // The identifier is known in either case, and the first sample is a baseline.
-    let answer = house
-        .sample(&GUID.to_lowercase(), S::Updated, "")
+    // The GUID is accepted in either case, and the first sample is a baseline.
+    let answer = server
+        .send_sample(&GUID.to_lowercase(), S::Updated, "")
         .await
         .expect("an answer");
-    assert!(house.runs(&node).await.is_empty());
+    assert!(server.runs(&node).await.is_empty());
     assert_eq!(answer.installed_packages, "curl\njq");
     let window = answer
         .update_schedule
@@ -70,56 +72,65 @@ async fn an_update_as_it_is_sampled() {
         .expect("a window");
     assert_eq!(window.end_seconds - window.start_seconds, 50 * 60);
 
-    house
-        .sample(GUID, S::UpToDate, "")
+    server
+        .send_sample(GUID, S::UpToDate, "")
         .await
         .expect("an answer");
-    house.pass(11);
+    server.advance_minutes(11);
     for kind in [S::Started, S::Started, S::Updated, S::Updated, S::UpToDate] {
-        house.sample(GUID, kind, "").await.expect("an answer");
+        server.send_sample(GUID, kind, "").await.expect("an answer");
     }
     assert_eq!(
-        house.told(&node).await,
+        server.run_history(&node).await,
         "began->applying finished->succeeded"
     );
-    assert_eq!(house.runs(&node).await[0].origin.policy_id(), Some(policy));
-    assert_eq!(house.shown(&node).await, "No new updates available");
+    assert_eq!(server.runs(&node).await[0].origin.policy_id(), Some(policy));
+    assert_eq!(
+        server.update_status(&node).await,
+        "No new updates available"
+    );
 }
 
 #[tokio::test]
 async fn a_fast_update_that_was_never_seen_to_start_has_its_run() {
-    let house = House::new().await;
-    let node = node(&house).await;
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
     for kind in [S::UpToDate, S::Updated, S::Updated, S::UpToDate] {
-        house.sample(GUID, kind, "").await.expect("an answer");
+        server.send_sample(GUID, kind, "").await.expect("an answer");
     }
-    assert_eq!(house.told(&node).await, "finished->succeeded");
+    assert_eq!(server.run_history(&node).await, "finished->succeeded");
 }
 
 #[tokio::test]
 async fn a_repeated_failure_is_one_failure() {
-    let house = House::new().await;
-    let node = node(&house).await;
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
     let detail = r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL","FailureReason":"download"}]}"#;
-    house
-        .sample(GUID, S::UpToDate, "")
+    server
+        .send_sample(GUID, S::UpToDate, "")
         .await
         .expect("an answer");
-    // What stood there from the beginning may belong to an earlier update: it is believed when it stays.
+    // The detail may belong to an earlier update, so the failure is confirmed when it is repeated.
     for kind in [S::Started, S::Failed, S::Failed, S::Failed] {
-        house.sample(GUID, kind, detail).await.expect("an answer");
-        house.pass(1);
+        server
+            .send_sample(GUID, kind, detail)
+            .await
+            .expect("an answer");
+        server.advance_minutes(1);
     }
-    assert_eq!(house.told(&node).await, "began->applying failed->failed");
-    assert_eq!(house.shown(&node).await, "Update failed");
+    assert_eq!(
+        server.run_history(&node).await,
+        "began->applying failed->failed"
+    );
+    assert_eq!(server.update_status(&node).await, "Update failed");
 }
 
 #[tokio::test]
-async fn everything_is_present_in_an_answer_also_without_a_policy() {
-    let house = House::new().await;
-    node(&house).await;
-    let answer = house
-        .sample(GUID, S::UpToDate, "")
+async fn every_field_is_present_in_an_answer_without_a_policy() {
+    let server = TestServer::new().await;
+    register_node(&server).await;
+    let answer = server
+        .send_sample(GUID, S::UpToDate, "")
         .await
         .expect("an answer");
     assert!(answer.update_source.is_some());
@@ -131,14 +142,14 @@ async fn everything_is_present_in_an_answer_also_without_a_policy() {
 }
 
 #[tokio::test]
-async fn who_is_unknown_is_told_so() {
-    let house = House::new().await;
-    node(&house).await;
+async fn an_unknown_guid_is_refused() {
+    let server = TestServer::new().await;
+    register_node(&server).await;
     let code = |guid: &'static str| {
-        let house = &house;
+        let server = &server;
         async move {
-            house
-                .sample(guid, S::UpToDate, "")
+            server
+                .send_sample(guid, S::UpToDate, "")
                 .await
                 .expect_err("refused")
                 .code()
@@ -153,106 +164,121 @@ async fn who_is_unknown_is_told_so() {
 }
 
 #[tokio::test]
-async fn an_oversized_detail_is_cut_and_its_outcome_kept() {
-    let house = House::new().await;
-    let node = node(&house).await;
-    house
-        .sample(GUID, S::UpToDate, "")
+async fn an_oversized_detail_is_cut_and_its_outcome_is_stored() {
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
+    server
+        .send_sample(GUID, S::UpToDate, "")
         .await
         .expect("an answer");
-    house.sample(GUID, S::Started, "").await.expect("an answer");
-    house
-        .sample(GUID, S::Failed, &"x\0".repeat(5 << 20))
+    server
+        .send_sample(GUID, S::Started, "")
         .await
         .expect("an answer");
-    let run = &house.runs(&node).await[0];
+    server
+        .send_sample(GUID, S::Failed, &"x\0".repeat(5 << 20))
+        .await
+        .expect("an answer");
+    let run = &server.runs(&node).await[0];
     assert_eq!(run.state.name(), "failed");
     assert!(run.log.len() <= 100_000 && run.log.ends_with("[cut]"));
 }
 
 #[tokio::test]
-async fn what_was_given_up_for_lack_of_news_is_not_begun_anew_and_its_end_still_counts() {
-    let house = House::new().await;
-    let node = node(&house).await;
+async fn an_abandoned_run_is_not_restarted_and_its_late_end_is_recorded() {
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
     for kind in [S::UpToDate, S::Started] {
-        house.sample(GUID, kind, "").await.expect("an answer");
+        server.send_sample(GUID, kind, "").await.expect("an answer");
     }
-    house.pass(25 * 60);
-    assert_eq!(house.track().await, 1);
-    // A fault of its sampling in between changes nothing.
+    server.advance_minutes(25 * 60);
+    assert_eq!(server.reap_runs().await, 1);
+    // A transient fault of the sampling changes nothing.
     for kind in [S::Started, S::Failed, S::Started] {
-        house.sample(GUID, kind, "").await.expect("an answer");
-        assert_eq!(house.runs(&node).await.len(), 1);
+        server.send_sample(GUID, kind, "").await.expect("an answer");
+        assert_eq!(server.runs(&node).await.len(), 1);
     }
-    house.sample(GUID, S::Updated, "").await.expect("an answer");
+    server
+        .send_sample(GUID, S::Updated, "")
+        .await
+        .expect("an answer");
     assert_eq!(
-        house.told(&node).await,
+        server.run_history(&node).await,
         "began->applying timed_out->abandoned finished->succeeded"
     );
 }
 
 #[tokio::test]
-async fn an_end_after_a_rest_is_not_that_of_a_run_that_was_given_up() {
-    let house = House::new().await;
-    let node = node(&house).await;
+async fn an_end_after_an_idle_sample_does_not_belong_to_the_abandoned_run() {
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
     for kind in [S::UpToDate, S::Started] {
-        house.sample(GUID, kind, "").await.expect("an answer");
+        server.send_sample(GUID, kind, "").await.expect("an answer");
     }
-    house.pass(25 * 60);
-    assert_eq!(house.track().await, 1);
+    server.advance_minutes(25 * 60);
+    assert_eq!(server.reap_runs().await, 1);
     for kind in [S::UpToDate, S::Updated] {
-        house.sample(GUID, kind, "").await.expect("an answer");
+        server.send_sample(GUID, kind, "").await.expect("an answer");
     }
-    let mut states: Vec<_> = house.runs(&node).await;
+    let mut states: Vec<_> = server.runs(&node).await;
     states.sort_by_key(|run| run.started_at);
     let states: Vec<_> = states.iter().map(|run| run.state.name()).collect();
     assert_eq!(states, ["abandoned", "succeeded"]);
 }
 
 #[tokio::test]
-async fn what_a_node_always_said_is_shown_without_a_run() {
-    let house = House::new().await;
-    let node = node(&house).await;
+async fn a_status_of_the_first_sample_is_shown_without_a_run() {
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
     for _ in 0..2 {
-        house
-            .sample(GUID, S::Failed, "old news")
+        server
+            .send_sample(GUID, S::Failed, "an old failure")
             .await
             .expect("an answer");
     }
-    assert!(house.runs(&node).await.is_empty());
-    assert_eq!(house.shown(&node).await, "Update failed");
+    assert!(server.runs(&node).await.is_empty());
+    assert_eq!(server.update_status(&node).await, "Update failed");
 }
 
 #[tokio::test]
-async fn a_wish_that_was_delivered_is_the_one_that_began() {
-    let house = House::new().await;
-    let node = node(&house).await;
-    let first = house.policy(&node, "curl").await;
-    house.window(node.host, 1, 60).await;
-    house
-        .sample(GUID, S::UpToDate, "")
+async fn the_delivered_policy_is_the_one_that_began() {
+    let server = TestServer::new().await;
+    let node = register_node(&server).await;
+    let first = server.policy(&node, "curl").await;
+    server.window(node.host, 1, 60).await;
+    server
+        .send_sample(GUID, S::UpToDate, "")
         .await
         .expect("an answer");
-    house.pass(2);
-    house.policy(&node, "jq").await;
-    house.sample(GUID, S::Started, "").await.expect("an answer");
-    assert_eq!(house.runs(&node).await[0].origin.policy_id(), Some(first));
+    server.advance_minutes(2);
+    server.policy(&node, "jq").await;
+    server
+        .send_sample(GUID, S::Started, "")
+        .await
+        .expect("an answer");
+    assert_eq!(server.runs(&node).await[0].origin.policy_id(), Some(first));
 }
 
 #[tokio::test]
-async fn an_agent_of_the_ancestor_beside_ours_moves_nothing_and_gets_no_window() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 1, 60).await;
-    house.pass(2);
-    let begun = [(1, crate::house::downloading()), (2, crate::house::began())];
-    house.report(&node, 1, policy, &begun).await;
+async fn an_eim_agent_next_to_an_own_agent_changes_nothing_and_gets_no_window() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 1, 60).await;
+    server.advance_minutes(2);
+    let begun = [
+        (1, crate::test_server::downloading()),
+        (2, crate::test_server::began()),
+    ];
+    server.report(&node, 1, policy, &begun).await;
     let guid = uuid::Uuid::from_u128(1).to_string();
     for kind in [S::UpToDate, S::Failed, S::Started] {
-        let answer = house.sample(&guid, kind, "x").await.expect("an answer");
+        let answer = server
+            .send_sample(&guid, kind, "x")
+            .await
+            .expect("an answer");
         let schedule = answer.update_schedule.expect("present");
         assert!(schedule.single_schedule.is_none());
     }
-    assert_eq!(house.runs(&node).await[0].state.name(), "applying");
+    assert_eq!(server.runs(&node).await[0].state.name(), "applying");
 }

@@ -6,48 +6,48 @@ use evenkeel_domain::id::PolicyId;
 use evenkeel_domain::order::OrderKind;
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_proto::agent::begin_response::Answer;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{Facts, Failed, FailureKind};
-use evenkeel_store::decisions::{self, Horizon, Reading};
-use evenkeel_store::nodes::{self, Machine};
+use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
+use evenkeel_store::nodes::{self, MachineKey};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::house::{House, TestNode, began, downloaded, downloading, facts, finished};
-use crate::image_nodes::{booted, failed_on};
+use crate::image_nodes::{facts_after_boot, with_failed_image};
+use crate::test_server::{TestNode, TestServer, began, downloaded, downloading, facts, finished};
 
-/// A world in a few words.
+/// A generated situation.
 #[derive(Clone, Debug)]
 struct Scenario {
-    /// What is assigned, and to what.
-    assigned: Assigned,
-    at_once: Option<u32>,
-    failures: Option<u32>,
-    /// Windows as minutes from now, and how long.
+    /// The scope of the assignment.
+    assigned: AssignedScope,
+    max_at_once: Option<u32>,
+    max_failures: Option<u32>,
+    /// Windows: start in minutes from now, and duration in minutes.
     windows: Vec<(i64, i64)>,
     paused: Option<bool>,
     order: Option<(OrderKind, i64)>,
-    /// How far the node is, and how far another one of the project is.
+    /// The progress of the node, and of another node of the project.
     node: Stage,
     other: Stage,
     has_module: bool,
-    wished: Wished,
-    /// Whether what the node has fetched was for something else.
+    update: UpdateKind,
+    /// Whether the node downloaded something else than is desired now.
     replaced: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Assigned {
+enum AssignedScope {
     Nothing,
     Instance,
     Project,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wished {
+enum UpdateKind {
     Packages,
     Image,
-    /// One that failed on the node before, and these minutes before anybody ordered anything.
+    /// An image that failed on the node, and the minutes from the failure to a possible order.
     BadImage(i64),
 }
 
@@ -62,12 +62,12 @@ enum Stage {
 
 fn scenario() -> impl Strategy<Value = Scenario> {
     let assigned = prop::sample::select(vec![
-        Assigned::Nothing,
-        Assigned::Instance,
-        Assigned::Instance,
-        Assigned::Project,
-        Assigned::Project,
-        Assigned::Project,
+        AssignedScope::Nothing,
+        AssignedScope::Instance,
+        AssignedScope::Instance,
+        AssignedScope::Project,
+        AssignedScope::Project,
+        AssignedScope::Project,
     ]);
     let other = prop::sample::select(vec![Stage::Fetched, Stage::Begun, Stage::Failed]);
     let node = {
@@ -84,7 +84,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     };
     let windows = prop::collection::vec((-120_i64..60, 30_i64..480), 0..4);
     let order = prop::sample::select(vec![OrderKind::Now, OrderKind::Cancel]);
-    let wanted = (
+    let settings = (
         assigned,
         prop::option::weighted(0.5, 1_u32..3),
         prop::option::weighted(0.5, 1_u32..3),
@@ -92,47 +92,47 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         prop::option::weighted(0.1, any::<bool>()),
         prop::option::weighted(0.3, (order, 0_i64..90)),
     );
-    let wished = prop_oneof![
-        4 => Just(Wished::Packages),
-        2 => Just(Wished::Image),
-        2 => (0_i64..3).prop_map(Wished::BadImage),
+    let update = prop_oneof![
+        4 => Just(UpdateKind::Packages),
+        2 => Just(UpdateKind::Image),
+        2 => (0_i64..3).prop_map(UpdateKind::BadImage),
     ];
-    let known = (
+    let nodes = (
         node,
         other,
         prop::bool::weighted(0.95),
-        wished,
+        update,
         prop::bool::weighted(0.05),
     );
-    (wanted, known).prop_map(|(wanted, known)| Scenario {
-        assigned: wanted.0,
-        at_once: wanted.1,
-        failures: wanted.2,
-        windows: wanted.3,
-        paused: wanted.4,
-        order: wanted.5,
-        node: known.0,
-        other: known.1,
-        has_module: known.2,
-        wished: known.3,
-        replaced: known.4,
+    (settings, nodes).prop_map(|(settings, nodes)| Scenario {
+        assigned: settings.0,
+        max_at_once: settings.1,
+        max_failures: settings.2,
+        windows: settings.3,
+        paused: settings.4,
+        order: settings.5,
+        node: nodes.0,
+        other: nodes.1,
+        has_module: nodes.2,
+        update: nodes.3,
+        replaced: nodes.4,
     })
 }
 
-impl House {
-    /// What the explanation over REST is made from.
-    pub async fn explained(&self, node: &TestNode) -> decisions::World {
+impl TestServer {
+    /// The input from which the REST explanation is made.
+    pub async fn decision_input(&self, node: &TestNode) -> decisions::DecisionInput {
         let tx = self.tx().await;
-        let read = nodes::read(&tx, Machine::Host(node.host)).await;
-        let (host, known) = read.expect("known");
-        let (horizon, reading) = (Horizon::default(), Reading::Look(self.time()));
-        let world = decisions::world(&tx, &host, &known, &horizon, reading).await;
-        world.expect("a world")
+        let read = nodes::find_with_host(&tx, MachineKey::Host(node.host)).await;
+        let (host, state) = read.expect("known");
+        let (limits, reading) = (PlanningLimits::default(), ReadMode::Preview(self.now()));
+        let input = decisions::load_decision_input(&tx, &host, &state, &limits, reading).await;
+        input.expect("an input")
     }
 
-    /// Brings a node to a stage, as if all had been allowed when it began.
-    async fn bring(&self, node: &TestNode, attempt: u128, wish: &str, stage: Stage) {
-        let failed = News::Failed(Failed {
+    /// Brings a node to a stage, as if everything was allowed when it began.
+    async fn advance_node(&self, node: &TestNode, attempt: u128, digest: &str, stage: Stage) {
+        let failed = Kind::Failed(Failed {
             kind: FailureKind::Apply.into(),
             reason: "apt-get ended with 100".into(),
             ..Failed::default()
@@ -145,55 +145,63 @@ impl House {
             Stage::Failed => Some(vec![(3, began()), (4, failed)]),
         };
         let fetched = [(1, downloading()), (2, downloaded())];
-        self.report_for(node, attempt, wish, &fetched).await;
+        self.report_for(node, attempt, digest, &fetched).await;
         if let Some(end) = end {
-            self.begin_for(node, attempt, wish, 2).await;
-            self.report_for(node, attempt, wish, &end).await;
+            self.begin_for(node, attempt, digest, 2).await;
+            self.report_for(node, attempt, digest, &end).await;
         }
     }
 
-    /// A policy for what is wished for, and how attempts name that wish. Another policy wishes for something else.
-    async fn wish_of(&self, wished: Wished, is_other: bool) -> (PolicyId, String) {
-        if wished == Wished::Packages {
+    /// A policy for a kind of update, and the target digest that attempts report. `is_other`
+    /// selects a different update of the kind.
+    async fn create_policy_of_kind(
+        &self,
+        update: UpdateKind,
+        is_other: bool,
+    ) -> (PolicyId, String) {
+        if update == UpdateKind::Packages {
             let packages = if is_other {
                 "demo-bad=1.1"
             } else {
                 "demo-hello=1.1"
             };
-            let policy = self.wish(packages).await;
+            let policy = self.create_policy(packages).await;
             return (policy, policy.to_string());
         }
         let image = self
-            .catalogue(if is_other { "3.0.3" } else { "3.0.2" })
+            .add_image(if is_other { "3.0.3" } else { "3.0.2" })
             .await;
         let policy = self.image_policy(image).await;
         (policy, format!("{policy}/{image}"))
     }
 
-    /// A node that can do what is wished for, and what it says of itself.
-    async fn able(&self, machine: u8, wished: Wished) -> (TestNode, Facts) {
-        if wished == Wished::Packages {
+    /// A node that supports a kind of update, and its facts.
+    async fn capable_node(&self, machine: u8, update: UpdateKind) -> (TestNode, Facts) {
+        if update == UpdateKind::Packages {
             return (self.nth_node(machine).await, facts());
         }
-        (self.image_node(machine, "3.0.1").await, booted("3.0.1"))
+        (
+            self.image_node(machine, "3.0.1").await,
+            facts_after_boot("3.0.1"),
+        )
     }
 
-    /// Builds a world.
+    /// Builds the situation.
     async fn build(&self, scenario: &Scenario) -> TestNode {
-        let wished = scenario.wished;
-        if wished != Wished::Packages {
-            self.catalogue("3.0.1").await;
+        let update = scenario.update;
+        if update != UpdateKind::Packages {
+            self.add_image("3.0.1").await;
         }
-        let (node, mut known) = self.able(1, wished).await;
-        let (other, _) = self.able(2, wished).await;
-        let (policy, wish) = self.wish_of(wished, false).await;
+        let (node, mut reported) = self.capable_node(1, update).await;
+        let (other, _) = self.capable_node(2, update).await;
+        let (policy, digest) = self.create_policy_of_kind(update, false).await;
         let scope = match scenario.assigned {
-            Assigned::Nothing => None,
-            Assigned::Instance => Some(Scope::Instance(node.instance)),
-            Assigned::Project => Some(Scope::Project),
+            AssignedScope::Nothing => None,
+            AssignedScope::Instance => Some(Scope::Instance(node.instance)),
+            AssignedScope::Project => Some(Scope::Project),
         };
         if let Some(scope) = scope {
-            self.assign(scope, policy, scenario.at_once, scenario.failures)
+            self.assign(scope, policy, scenario.max_at_once, scenario.max_failures)
                 .await;
         }
         for node in [&node, &other] {
@@ -201,32 +209,33 @@ impl House {
                 self.window(node.host, *opens, opens + long).await;
             }
         }
-        // The other one may begin in any case, so that it takes slots and fails.
+        // The other node has an order, so that it can take a slot or fail in any case.
         self.order(other.instance, OrderKind::Now).await;
-        self.bring(&other, 2, &wish, scenario.other).await;
+        self.advance_node(&other, 2, &digest, scenario.other).await;
         let fetched_for = if scenario.replaced {
-            self.wish_of(wished, true).await.1
+            self.create_policy_of_kind(update, true).await.1
         } else {
-            wish
+            digest
         };
-        self.bring(&node, 1, &fetched_for, scenario.node).await;
-        if let Wished::BadImage(minutes) = wished {
-            known = failed_on(known, "3.0.2", "it never got healthy");
-            self.tell(&node, known.clone()).await;
-            self.pass(minutes);
+        self.advance_node(&node, 1, &fetched_for, scenario.node)
+            .await;
+        if let UpdateKind::BadImage(minutes) = update {
+            reported = with_failed_image(reported, "3.0.2", "it never got healthy");
+            self.report_facts(&node, reported.clone()).await;
+            self.advance_minutes(minutes);
         }
-        self.hold_or_order(&node, policy, scenario).await;
+        self.pause_or_order(&node, policy, scenario).await;
         if !scenario.has_module {
-            known.modules.clear();
-            self.tell(&node, known).await;
+            reported.modules.clear();
+            self.report_facts(&node, reported).await;
         }
         node
     }
 
-    /// What people say beside their policies.
-    async fn hold_or_order(&self, node: &TestNode, policy: PolicyId, scenario: &Scenario) {
-        if let Some(whole) = scenario.paused {
-            self.pause(if whole {
+    /// Applies the pause and the order of the scenario.
+    async fn pause_or_order(&self, node: &TestNode, policy: PolicyId, scenario: &Scenario) {
+        if let Some(whole_project) = scenario.paused {
+            self.pause(if whole_project {
                 PauseScope::Project
             } else {
                 PauseScope::Policy(policy)
@@ -235,54 +244,58 @@ impl House {
         }
         if let Some((kind, minutes)) = scenario.order {
             self.order(node.instance, kind).await;
-            self.pass(minutes);
+            self.advance_minutes(minutes);
         }
     }
 }
 
-/// Asks what would be, then asks to begin. Says whether the two agree, and whether it began.
-async fn agrees(house: &House, scenario: &Scenario) -> Result<bool, TestCaseError> {
-    let node = house.build(scenario).await;
-    let world = house.explained(&node).await;
-    let decision = world.decide(house.time());
+/// Compares the explanation with the answer to a start request. Returns whether the start was
+/// granted.
+async fn check_explanation(
+    server: &TestServer,
+    scenario: &Scenario,
+) -> Result<bool, TestCaseError> {
+    let node = server.build(scenario).await;
+    let input = server.decision_input(&node).await;
+    let decision = input.decide(server.now());
     let may = matches!(decision.act, Act::Apply { .. });
-    let open = world.run.as_ref().and_then(|run| run.origin.target.clone());
+    let open = input.run.as_ref().and_then(|run| run.origin.target.clone());
     let (attempt, digest, last) = match (open, &decision.act) {
-        // What it holds.
+        // The attempt that the node has.
         (Some(target), _) => (
             1,
             target.digest(),
-            world.run.as_ref().map_or(0, |run| run.sequence),
+            input.run.as_ref().map_or(0, |run| run.sequence),
         ),
-        // What it would fetch first.
+        // The attempt that the node would download first.
         (None, Act::Apply { target, .. }) => {
             let digest = target.digest();
-            house
+            server
                 .report_for(&node, 7, &digest, &[(1, downloading())])
                 .await;
             (7, digest, 1)
         }
         (None, _) => (7, PolicyId::nth(1).to_string(), 0),
     };
-    let answer = house.begin_for(&node, attempt, &digest, last).await;
+    let answer = server.begin_for(&node, attempt, &digest, last).await;
     let granted = matches!(answer, Answer::Granted(_));
-    prop_assert_eq!(may, granted, "{:?}: {:?}", decision.because, answer);
+    prop_assert_eq!(may, granted, "{:?}: {:?}", decision.reason, answer);
     if let Answer::Refused(refused) = answer
         && attempt == 1
     {
-        prop_assert_eq!(refused.reason, decision.because.to_string());
+        prop_assert_eq!(refused.reason, decision.reason.to_string());
     }
     Ok(granted)
 }
 
 #[test]
-fn explain_says_may_start_exactly_if_the_next_request_to_begin_is_granted() {
+fn a_start_is_explained_exactly_if_the_next_start_request_is_granted() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
-    let house = runtime.block_on(House::new());
+    let server = runtime.block_on(TestServer::new());
     let config = Config {
         cases: 100,
         max_shrink_iters: 20,
@@ -293,10 +306,10 @@ fn explain_says_may_start_exactly_if_the_next_request_to_begin_is_granted() {
     let mut runner = TestRunner::new(config);
     let tried = runner.run(&scenario(), |scenario| {
         counter.set(counter.get() + 1);
-        let name = format!("world-{}", counter.get());
+        let name = format!("scenario-{}", counter.get());
         runtime.block_on(async {
-            let house = house.beside(&name).await;
-            if agrees(&house, &scenario).await? {
+            let server = server.in_new_project(&name).await;
+            if check_explanation(&server, &scenario).await? {
                 granted.set(granted.get() + 1);
             }
             Ok(())

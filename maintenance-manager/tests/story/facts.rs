@@ -1,25 +1,25 @@
-//! What is known of nodes: images, packages, boots, conditions, and leave that is given ahead.
+//! Stored data of nodes: images, packages, boots, conditions, and offline grants.
 
 use evenkeel_domain::condition::ConditionKind;
-use evenkeel_domain::policy::{PolicySpec, Wish};
+use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_proto::agent::decision::Act;
-use evenkeel_proto::agent::target::Wish as WireWish;
+use evenkeel_proto::agent::target::Spec as TargetUpdate;
 use evenkeel_proto::agent::{
-    BootedImage, Facts, PollRequest, PollResponse, StaleService, WithheldCause, WithheldPackage,
+    BootedImage, Facts, HeldBackCause, HeldBackPackage, PollRequest, PollResponse, StaleService,
 };
 use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::{contents, policies};
 use sha2::Digest as _;
 
-use crate::fleet::{image, naming, sample, window};
-use crate::house::{House, act, downloaded, downloading, facts, finished, reason};
+use crate::fleet::{image, sample, sample_with_image, window};
+use crate::test_server::{TestServer, act, downloaded, downloading, facts, finished, reason};
 
 fn sha256(text: &str) -> [u8; 32] {
     sha2::Sha256::digest(text).into()
 }
 
-fn with_packages(text: &str) -> Facts {
+fn facts_with_packages(text: &str) -> Facts {
     Facts {
         packages_digest: sha256(text).to_vec(),
         ..facts()
@@ -27,78 +27,106 @@ fn with_packages(text: &str) -> Facts {
 }
 
 #[tokio::test]
-async fn what_was_cut_of_an_old_agents_update_is_said_until_the_next_update() {
-    let house = House::new().await;
-    let old = house.old_node(1).await;
-    let policy = house.policy(&old.as_node(), "demo-hello=1.1").await;
+async fn a_cut_detail_of_an_eim_update_is_a_condition_until_the_next_update() {
+    let server = TestServer::new().await;
+    let eim = server.eim_node(1).await;
+    let policy = server.policy(&eim.as_node(), "demo-hello=1.1").await;
     let long = UpdateStatus {
         status_detail: "x".repeat(200_000),
         ..sample(S::Failed)
     };
-    for said in [sample(S::UpToDate), sample(S::Started), long] {
-        house.say(&old, said).await;
+    for status in [sample(S::UpToDate), sample(S::Started), long] {
+        server.send_status(&eim, status).await;
     }
     let cut = [ConditionKind::DetailCut];
-    assert_eq!(house.conditions(old.instance).await, cut);
-    let node = house.takes_over(&old).await;
+    assert_eq!(server.conditions(eim.instance).await, cut);
+    let node = server.take_over(&eim).await;
     for _ in 0..2 {
-        house.pass(1);
-        house.tell(&node, facts()).await;
-        assert_eq!(house.conditions(old.instance).await, cut);
+        server.advance_minutes(1);
+        server.report_facts(&node, facts()).await;
+        assert_eq!(server.conditions(eim.instance).await, cut);
     }
-    house.pass(1);
+    server.advance_minutes(1);
     let events = [(1, downloading()), (2, finished())];
-    house.report(&node, 1, policy, &events).await;
-    house.tell(&node, facts()).await;
-    assert_eq!(house.conditions(old.instance).await, []);
+    server.report(&node, 1, policy, &events).await;
+    server.report_facts(&node, facts()).await;
+    assert_eq!(server.conditions(eim.instance).await, []);
 }
 
-const LIST: &str = r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"}]}"#;
+const PACKAGE_LIST: &str = r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"}]}"#;
 
 #[tokio::test]
-async fn a_list_of_packages_is_asked_for_once_and_kept_once_for_all_who_have_it() {
-    let house = House::new().await;
-    let (one, two) = (house.nth_node(1).await, house.nth_node(2).await);
-    assert!(house.tell(&one, with_packages(LIST)).await.want_packages);
-    assert!(house.poll(&one).await.want_packages, "until it is there");
+async fn a_package_list_is_requested_once_and_stored_once_for_all_nodes() {
+    let server = TestServer::new().await;
+    let (one, two) = (server.nth_node(1).await, server.nth_node(2).await);
+    assert!(
+        server
+            .report_facts(&one, facts_with_packages(PACKAGE_LIST))
+            .await
+            .packages_required
+    );
+    assert!(
+        server.poll(&one).await.packages_required,
+        "until it is there"
+    );
     let list = |text: &str| PollRequest {
         packages: text.into(),
         ..PollRequest::default()
     };
     assert!(
-        house.ask(&one, list("{\"repo\":[]}")).await.want_packages,
-        "another one"
+        server
+            .send_poll(&one, list("{\"repo\":[]}"))
+            .await
+            .packages_required,
+        "another list"
     );
-    assert!(!house.ask(&one, list(LIST)).await.want_packages);
-    assert!(!house.poll(&one).await.want_packages);
-    let answer = house.tell(&two, with_packages(LIST)).await;
-    assert!(!answer.want_packages, "the other node has sent it");
-    assert_eq!(house.known(&two).await.packages_digest, Some(sha256(LIST)));
-    let tx = house.tx().await;
-    let kept = contents::get(&tx, &sha256(LIST)).await.expect("an answer");
-    assert_eq!(kept.as_deref(), Some(LIST));
+    assert!(
+        !server
+            .send_poll(&one, list(PACKAGE_LIST))
+            .await
+            .packages_required
+    );
+    assert!(!server.poll(&one).await.packages_required);
+    let answer = server
+        .report_facts(&two, facts_with_packages(PACKAGE_LIST))
+        .await;
+    assert!(!answer.packages_required, "the other node has sent it");
+    assert_eq!(
+        server.node_state(&two).await.packages_digest,
+        Some(sha256(PACKAGE_LIST))
+    );
+    let tx = server.tx().await;
+    let stored = contents::get(&tx, &sha256(PACKAGE_LIST))
+        .await
+        .expect("an answer");
+    assert_eq!(stored.as_deref(), Some(PACKAGE_LIST));
     drop(tx);
 
-    let newer = LIST.replace("2.6.1", "2.6.2");
-    assert!(house.tell(&one, with_packages(&newer)).await.want_packages);
+    let newer = PACKAGE_LIST.replace("2.6.1", "2.6.2");
+    assert!(
+        server
+            .report_facts(&one, facts_with_packages(&newer))
+            .await
+            .packages_required
+    );
     assert_eq!(
-        house.known(&one).await.packages_digest,
-        Some(sha256(LIST)),
-        "what was known stays until the new list is there"
+        server.node_state(&one).await.packages_digest,
+        Some(sha256(PACKAGE_LIST)),
+        "the stored list stays until the new one arrives"
     );
 }
 
 #[tokio::test]
-async fn what_is_withheld_and_why_a_reboot_is_required_is_known() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let said = Facts {
+async fn withheld_packages_and_reboot_reasons_are_stored() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let reported = Facts {
         reboot_required: true,
         reboot_reasons: vec!["the kernel 6.1.0-30 is installed and 6.1.0-29 runs".into()],
-        withheld: vec![WithheldPackage {
+        held_back: vec![HeldBackPackage {
             name: "docker.io".into(),
-            cause: WithheldCause::Hold.into(),
-            ..WithheldPackage::default()
+            cause: HeldBackCause::Hold.into(),
+            ..HeldBackPackage::default()
         }],
         stale_services: vec![StaleService {
             name: "ssh.service".into(),
@@ -106,26 +134,26 @@ async fn what_is_withheld_and_why_a_reboot_is_required_is_known() {
         }],
         ..facts()
     };
-    house.tell(&node, said).await;
-    let known = house.known(&node).await.facts;
+    server.report_facts(&node, reported).await;
+    let stored = server.node_state(&node).await.facts;
     assert_eq!(
-        known["rebootReasons"][0],
+        stored["rebootReasons"][0],
         "the kernel 6.1.0-30 is installed and 6.1.0-29 runs"
     );
-    assert_eq!(known["withheld"][0]["cause"], "hold");
-    assert_eq!(known["staleServices"][0]["name"], "ssh.service");
+    assert_eq!(stored["withheld"][0]["cause"], "hold");
+    assert_eq!(stored["staleServices"][0]["name"], "ssh.service");
 }
 
-/// Two machines were made from one disk: each of them says its own boot, again and again.
+/// Two machines with a copy of one disk report their boot ids in turn.
 #[tokio::test]
-async fn two_machines_with_one_identity_are_shown() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn two_machines_with_one_identity_are_a_condition() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let boots = async |boot: &str| {
         let boot_id = boot.to_owned();
-        let said = Facts { boot_id, ..facts() };
-        house.tell(&node, said).await;
-        let kinds = house.conditions(node.instance).await;
+        let reported = Facts { boot_id, ..facts() };
+        server.report_facts(&node, reported).await;
+        let kinds = server.conditions(node.instance).await;
         kinds.iter().any(|kind| kind.name() == "two_machines")
     };
     assert!(!boots("boot-1").await);
@@ -138,80 +166,83 @@ async fn two_machines_with_one_identity_are_shown() {
 }
 
 #[tokio::test]
-async fn leave_is_given_ahead_for_nodes_that_cannot_ask() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 60, 120).await;
-    house
+async fn offline_grants_are_given_for_uncounted_updates() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 60, 120).await;
+    server
         .window(node.host, 30 * 24 * 60, 30 * 24 * 60 + 60)
         .await;
-    let grant = |answer: PollResponse| answer.decision.and_then(|decision| decision.grant);
-    let given = grant(house.poll(&node).await).expect("with what is to be fetched");
-    assert_eq!(given.target_digest, policy.to_string());
+    let grant = |answer: PollResponse| answer.decision.and_then(|decision| decision.offline_grant);
+    let offline_grant = grant(server.poll(&node).await).expect("an offline grant");
+    assert_eq!(offline_grant.target_digest, policy.to_string());
     assert_eq!(
-        given.windows.len(),
+        offline_grant.windows.len(),
         1,
-        "what lies behind the week is not granted"
+        "a window after more than a week is not granted"
     );
     let seconds = |time: Option<prost_types::Timestamp>| time.map_or(0, |time| time.seconds);
-    let now = crate::house::NOON.timestamp();
-    assert_eq!(seconds(given.windows[0].start), now + 3_600);
-    assert_eq!(seconds(given.expires), now + 7 * 86_400);
+    let now = crate::test_server::NOON.timestamp();
+    assert_eq!(seconds(offline_grant.windows[0].start), now + 3_600);
+    assert_eq!(seconds(offline_grant.expires_at), now + 7 * 86_400);
     let fetched = [(1, downloading()), (2, downloaded())];
-    house.report(&node, 1, policy, &fetched).await;
-    assert!(grant(house.poll_with(&node, 1).await).is_some());
+    server.report(&node, 1, policy, &fetched).await;
+    assert!(grant(server.poll_with_attempt(&node, 1).await).is_some());
 
-    // What is counted is never granted ahead, and neither is what the policy keeps online.
+    // Limited updates get no offline grant, and neither do those whose policy requires the server.
     let scope = evenkeel_domain::assignment::Scope::Instance(node.instance);
-    house.assign(scope, policy, Some(1), None).await;
-    assert!(grant(house.poll_with(&node, 1).await).is_none());
-    let other = house.nth_node(2).await;
-    house.window(other.host, 60, 120).await;
-    let spec = PolicySpec::parse("online", "", Wish::Latest).expect("a policy");
-    let spec = spec.lasting(0).expect("never offline");
-    let tx = house.tx().await;
-    let online = policies::create(&tx, &spec, crate::house::NOON)
+    server.assign(scope, policy, Some(1), None).await;
+    assert!(grant(server.poll_with_attempt(&node, 1).await).is_none());
+    let other = server.nth_node(2).await;
+    server.window(other.host, 60, 120).await;
+    let spec = PolicySpec::parse("online", "", DesiredUpdate::Latest).expect("a policy");
+    let spec = spec.with_offline_days(0).expect("never offline");
+    let tx = server.tx().await;
+    let online = policies::create(&tx, &spec, crate::test_server::NOON)
         .await
         .expect("a policy");
     tx.commit().await.expect("committed");
-    house.assign_to(other.instance, online.id).await;
-    let answer = house.poll(&other).await;
+    server.assign_to(other.instance, online.id).await;
+    let answer = server.poll(&other).await;
     assert_eq!(act(&answer), "fetch");
     assert!(grant(answer).is_none());
 }
 
 #[tokio::test]
-async fn a_node_of_images_is_told_the_newest_and_moves_when_it_proves_it() {
-    let house = House::new().await;
+async fn an_image_node_gets_the_newest_image_and_moves_when_it_proves_it() {
+    let server = TestServer::new().await;
     let (old, new) = (
-        house.catalogue("3.0.20250717.0732").await,
-        house.catalogue("3.0.20250717.2200").await,
+        server.add_image("3.0.20250717.0732").await,
+        server.add_image("3.0.20250717.2200").await,
     );
-    let node = house.old_node_on(1, old).await;
-    let policy = house.make(Wish::Latest).await;
-    house.assign_to(node.instance, policy).await;
-    house.window(node.host, 1, 600).await;
-    let answer = house.say(&node, sample(S::UpToDate)).await;
+    let node = server.eim_node_with_os(1, old).await;
+    let policy = server.create_policy_for(DesiredUpdate::Latest).await;
+    server.assign_to(node.instance, policy).await;
+    server.window(node.host, 1, 600).await;
+    let answer = server.send_status(&node, sample(S::UpToDate)).await;
     assert_eq!(image(&answer), "3.0.20250717.2200");
-    let available = house.state(node.instance).await.os_update_available;
+    let available = server.state(node.instance).await.os_update_available;
     assert_eq!(available, "edge 3.0.20250717.2200");
-    house.pass(2);
+    server.advance_minutes(2);
     for kind in [S::Downloading, S::Downloaded] {
-        house.say(&node, sample(kind)).await;
+        server.send_status(&node, sample(kind)).await;
     }
-    // Another image comes meanwhile: the one that was begun is the one that is told until the end.
-    let newest = house.catalogue("3.0.20250718.0100").await;
-    let answer = house.say(&node, sample(S::Started)).await;
+    // Another image is added meanwhile: the one that was begun is sent until the end.
+    let newest = server.add_image("3.0.20250718.0100").await;
+    let answer = server.send_status(&node, sample(S::Started)).await;
     assert_eq!(image(&answer), "3.0.20250717.2200");
-    house
-        .say(&node, naming(S::Updated, "edge", "3.0.20250717.2200"))
+    server
+        .send_status(
+            &node,
+            sample_with_image(S::Updated, "edge", "3.0.20250717.2200"),
+        )
         .await;
-    let known = house.state(node.instance).await;
-    assert_eq!(known.os, new);
-    assert_eq!(known.os_update_available, "edge 3.0.20250718.0100");
-    assert_ne!(known.os, newest);
-    let run = &house.runs(&node.as_node()).await[0];
+    let state = server.state(node.instance).await;
+    assert_eq!(state.os, new);
+    assert_eq!(state.os_update_available, "edge 3.0.20250718.0100");
+    assert_ne!(state.os, newest);
+    let run = &server.runs(&node.as_node()).await[0];
     assert_eq!(
         (run.state.name(), run.origin.policy_id()),
         ("succeeded", Some(policy))
@@ -219,73 +250,79 @@ async fn a_node_of_images_is_told_the_newest_and_moves_when_it_proves_it() {
 }
 
 #[tokio::test]
-async fn an_echo_of_another_image_moves_nothing_and_is_shown() {
-    let house = House::new().await;
-    let old = house.catalogue("3.0.1").await;
+async fn an_echo_of_another_image_changes_nothing_and_is_a_condition() {
+    let server = TestServer::new().await;
+    let old = server.add_image("3.0.1").await;
     let (_, other) = (
-        house.catalogue("3.0.2").await,
-        house.catalogue("3.0.0").await,
+        server.add_image("3.0.2").await,
+        server.add_image("3.0.0").await,
     );
-    let node = house.old_node_on(1, old).await;
-    let policy = house.make(Wish::Latest).await;
-    house.assign_to(node.instance, policy).await;
-    house.window(node.host, 0, 600).await;
+    let node = server.eim_node_with_os(1, old).await;
+    let policy = server.create_policy_for(DesiredUpdate::Latest).await;
+    server.assign_to(node.instance, policy).await;
+    server.window(node.host, 0, 600).await;
     for kind in [S::UpToDate, S::Started] {
-        house.say(&node, sample(kind)).await;
+        server.send_status(&node, sample(kind)).await;
     }
-    house.say(&node, naming(S::Updated, "edge", "3.0.0")).await;
-    let known = house.state(node.instance).await;
-    assert_eq!(known.os, old);
-    assert_ne!(known.os, other);
-    assert_eq!(known.conditions[0].kind.name(), "other_image");
+    server
+        .send_status(&node, sample_with_image(S::Updated, "edge", "3.0.0"))
+        .await;
+    let state = server.state(node.instance).await;
+    assert_eq!(state.os, old);
+    assert_ne!(state.os, other);
+    assert_eq!(state.conditions[0].kind.name(), "other_image");
     assert_eq!(
-        house.runs(&node.as_node()).await[0].state.name(),
+        server.runs(&node.as_node()).await[0].state.name(),
         "succeeded"
     );
 }
 
 #[tokio::test]
-async fn a_wish_that_is_not_newer_is_a_condition_until_it_is() {
-    let house = House::new().await;
+async fn an_image_that_is_not_newer_is_a_condition() {
+    let server = TestServer::new().await;
     let (old, new) = (
-        house.catalogue("3.0.1").await,
-        house.catalogue("3.0.2").await,
+        server.add_image("3.0.1").await,
+        server.add_image("3.0.2").await,
     );
-    let node = house.old_node_on(1, new).await;
-    let policy = house.image_policy(old).await;
-    house.assign_to(node.instance, policy).await;
-    house.window(node.host, 0, 600).await;
+    let node = server.eim_node_with_os(1, new).await;
+    let policy = server.image_policy(old).await;
+    server.assign_to(node.instance, policy).await;
+    server.window(node.host, 0, 600).await;
     for _ in 0..2 {
-        let answer = house.say(&node, sample(S::UpToDate)).await;
+        let answer = server.send_status(&node, sample(S::UpToDate)).await;
         assert_eq!((image(&answer), window(&answer)), ("", None));
-        house.pass(1);
+        server.advance_minutes(1);
     }
-    let known = house.state(node.instance).await.conditions;
-    assert_eq!(known[0].kind.name(), "not_newer");
-    assert_eq!(known[0].since, crate::house::NOON, "since it was first so");
-    let newer = house.catalogue("3.0.3").await;
-    let policy = house.image_policy(newer).await;
-    house.assign_to(node.instance, policy).await;
-    house.say(&node, sample(S::UpToDate)).await;
-    assert!(house.conditions(node.instance).await.is_empty());
+    let conditions = server.state(node.instance).await.conditions;
+    assert_eq!(conditions[0].kind.name(), "not_newer");
+    assert_eq!(
+        conditions[0].since,
+        crate::test_server::NOON,
+        "since the first evaluation"
+    );
+    let newer = server.add_image("3.0.3").await;
+    let policy = server.image_policy(newer).await;
+    server.assign_to(node.instance, policy).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    assert!(server.conditions(node.instance).await.is_empty());
 }
 
-/// Our own agent with a module for images: the target on the wire, and the booted image as a fact.
+/// An own agent with an image module: the target on the wire, and the booted image in the facts.
 #[tokio::test]
-async fn our_agent_is_told_images_and_says_what_it_has_booted() {
-    let house = House::new().await;
+async fn own_agents_get_image_targets_and_report_the_booted_image() {
+    let server = TestServer::new().await;
     let (old, new) = (
-        house.catalogue("3.0.1").await,
-        house.catalogue("3.0.2").await,
+        server.add_image("3.0.1").await,
+        server.add_image("3.0.2").await,
     );
-    let registered = house.old_node_on(1, old).await;
-    let node = house.takes_over(&registered).await;
-    let policy = house.make(Wish::Latest).await;
-    house.assign_to(node.instance, policy).await;
-    house.window(node.host, 0, 600).await;
-    let answer = house.tell(&node, facts()).await;
+    let registered = server.eim_node_with_os(1, old).await;
+    let node = server.take_over(&registered).await;
+    let policy = server.create_policy_for(DesiredUpdate::Latest).await;
+    server.assign_to(node.instance, policy).await;
+    server.window(node.host, 0, 600).await;
+    let answer = server.report_facts(&node, facts()).await;
     assert_eq!(reason(&answer), "the node's agent has no module `image`");
-    let kinds = house.conditions(node.instance).await;
+    let kinds = server.conditions(node.instance).await;
     assert_eq!(
         kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
         ["agent_lacks"]
@@ -299,13 +336,13 @@ async fn our_agent_is_told_images_and_says_what_it_has_booted() {
         }),
         ..facts()
     };
-    let answer = house.tell(&node, booted("3.0.1")).await;
+    let answer = server.report_facts(&node, booted("3.0.1")).await;
     let Some(Act::Apply(apply)) = answer.decision.and_then(|decision| decision.act) else {
         panic!("a window is open");
     };
     let target = apply.target.expect("a target");
     assert_eq!(target.digest, format!("{policy}/{new}"));
-    let Some(WireWish::Image(image)) = target.wish else {
+    let Some(TargetUpdate::Image(image)) = target.spec else {
         panic!("an image");
     };
     assert_eq!(
@@ -313,7 +350,7 @@ async fn our_agent_is_told_images_and_says_what_it_has_booted() {
         ("3.0.2", "files/edge-3.0.2.raw.gz")
     );
 
-    house
+    server
         .report_for(
             &node,
             1,
@@ -322,18 +359,18 @@ async fn our_agent_is_told_images_and_says_what_it_has_booted() {
         )
         .await;
     assert_eq!(
-        house.known(&node).await.os,
+        server.node_state(&node).await.os,
         old,
-        "said to be done, and not booted yet"
+        "reported as finished, and not booted yet"
     );
-    house.tell(&node, booted("3.0.2")).await;
-    let known = house.known(&node).await;
-    assert_eq!((known.os, known.os_update_available.as_str()), (new, ""));
-    house.tell(&node, booted("9.9.9")).await;
-    let known = house.known(&node).await;
-    assert_eq!(known.os, new);
-    assert_eq!(known.conditions[0].kind.name(), "unknown_image");
-    let run = &house.runs(&node).await[0];
+    server.report_facts(&node, booted("3.0.2")).await;
+    let state = server.node_state(&node).await;
+    assert_eq!((state.os, state.os_update_available.as_str()), (new, ""));
+    server.report_facts(&node, booted("9.9.9")).await;
+    let state = server.node_state(&node).await;
+    assert_eq!(state.os, new);
+    assert_eq!(state.conditions[0].kind.name(), "unknown_image");
+    let run = &server.runs(&node).await[0];
     let digest = run
         .origin
         .target

@@ -1,4 +1,4 @@
-//! More verbs of the stories: nodes of the ancestor's, images, and what people want of all of them.
+//! Methods of the test server for EIM nodes, images, policies and orders.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use evenkeel_domain::instance::{InstanceKind, NewInstance};
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::os::{OsKind, OsProvider, OsRelease, OsSpec, SecurityFeature, Sha256};
 use evenkeel_domain::pause::{Pause, PauseScope};
-use evenkeel_domain::policy::{PolicySpec, Wish};
+use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_domain::text::Name;
 use evenkeel_kit::clock::Clock;
-use evenkeel_maintenance_manager::{MaintenanceManager, Settings, SilenceWatch};
+use evenkeel_maintenance_manager::{MaintenanceManager, Settings, SilentNodeWatch};
 use evenkeel_proto::hostmgr::UpdateInstanceStateStatusByHostGuidRequest;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
@@ -30,17 +30,17 @@ use sha2::Digest as _;
 use tonic::Status;
 use uuid::Uuid;
 
-use crate::house::{House, TestNode, with};
+use crate::test_server::{TestNode, TestServer, with_credential};
 
-/// A node of the ancestor's, as the test plays it.
-pub struct OldNode {
+/// An EIM node, played by the test.
+pub struct EimTestNode {
     pub host: HostId,
     pub instance: InstanceId,
     pub guid: String,
 }
 
-impl OldNode {
-    /// The same, for the verbs that only look at what is known here.
+impl EimTestNode {
+    /// The same node, for methods that only read stored data.
     pub fn as_node(&self) -> TestNode {
         TestNode {
             host: self.host,
@@ -50,7 +50,7 @@ impl OldNode {
     }
 }
 
-/// A sample that says nothing more than this.
+/// A sample with a status and nothing else.
 pub fn sample(kind: StatusType) -> UpdateStatus {
     UpdateStatus {
         status_type: kind.into(),
@@ -58,8 +58,8 @@ pub fn sample(kind: StatusType) -> UpdateStatus {
     }
 }
 
-/// A sample with the image that the node says it has.
-pub fn naming(kind: StatusType, profile: &str, image: &str) -> UpdateStatus {
+/// A sample with the image that the node reports.
+pub fn sample_with_image(kind: StatusType, profile: &str, image: &str) -> UpdateStatus {
     UpdateStatus {
         profile_name: profile.into(),
         os_image_id: image.into(),
@@ -81,33 +81,33 @@ pub fn image(answer: &PlatformUpdateStatusResponse) -> &str {
 }
 
 /// The digest of the file of an image.
-pub fn file_of(profile: &str, version: &str) -> String {
+pub fn file_digest(profile: &str, version: &str) -> String {
     let digest = sha2::Sha256::digest(format!("{profile} {version}"));
     let digits = digest.iter().map(|byte| format!("{byte:02x}"));
     digits.collect::<Vec<_>>().concat()
 }
 
-impl House {
+impl TestServer {
     pub async fn tx(&self) -> Tx {
         self.store.tenant(self.tenant).await.expect("a transaction")
     }
 
-    /// A node of packages, made as the ancestor's are: over REST.
-    pub async fn old_node(&self, n: u8) -> OldNode {
+    /// A node with packages, registered over REST as EIM's nodes are.
+    pub async fn eim_node(&self, n: u8) -> EimTestNode {
         let release = OsRelease {
             id: "ubuntu".into(),
             version_id: "24.04".into(),
             ..OsRelease::default()
         };
-        let spec = OsSpec::of_release(&release, "amd64").expect("a profile");
+        let spec = OsSpec::from_release(&release, "amd64").expect("a profile");
         let tx = self.tx().await;
-        let os = os_profiles::ensure(&tx, &spec, self.clock.now()).await;
+        let os = os_profiles::find_or_create(&tx, &spec, self.clock.now()).await;
         let os = os.expect("an os").id;
         tx.commit().await.expect("committed");
-        self.old_node_on(n, os).await
+        self.eim_node_with_os(n, os).await
     }
 
-    pub async fn old_node_on(&self, n: u8, os: OsId) -> OldNode {
+    pub async fn eim_node_with_os(&self, n: u8, os: OsId) -> EimTestNode {
         let guid = Uuid::from_u128(0xA1B2_0000 + u128::from(n)).to_string();
         let now = self.clock.now();
         let tx = self.tx().await;
@@ -127,19 +127,19 @@ impl House {
         let instance = instances::create(&tx, &new, now).await;
         let instance = instance.expect("an instance").id;
         tx.commit().await.expect("committed");
-        OldNode {
+        EimTestNode {
             host,
             instance,
             guid,
         }
     }
 
-    /// An image of the profile `edge` in the catalogue.
-    pub async fn catalogue(&self, version: &str) -> OsId {
-        self.catalogue_of("edge", version).await
+    /// Adds an image of the profile `edge` to the catalogue.
+    pub async fn add_image(&self, version: &str) -> OsId {
+        self.add_image_of_profile("edge", version).await
     }
 
-    pub async fn catalogue_of(&self, profile: &str, version: &str) -> OsId {
+    pub async fn add_image_of_profile(&self, profile: &str, version: &str) -> OsId {
         let spec = OsSpec {
             name: format!("{profile} {version}"),
             kind: OsKind::Immutable,
@@ -148,7 +148,7 @@ impl House {
             profile_name: profile.into(),
             image_id: version.into(),
             image_url: format!("files/{profile}-{version}.raw.gz"),
-            sha256: Sha256::parse("sha256", &file_of(profile, version)).expect("a digest"),
+            sha256: Sha256::parse("sha256", &file_digest(profile, version)).expect("a digest"),
             image_signatures: Vec::new(),
             security_feature: SecurityFeature::None,
             description: String::new(),
@@ -160,19 +160,21 @@ impl House {
             fixed_cves_url: String::new(),
         };
         let tx = self.tx().await;
-        let made = os_profiles::create(&tx, &spec, self.clock.now()).await;
+        let image = os_profiles::create(&tx, &spec, self.clock.now()).await;
         tx.commit().await.expect("committed");
-        made.expect("an image").id
+        image.expect("an image").id
     }
 
     /// A policy that names an image.
     pub async fn image_policy(&self, os: OsId) -> PolicyId {
-        self.make(Wish::target(Some(os), "", &[], "").expect("a wish"))
-            .await
+        self.create_policy_for(
+            DesiredUpdate::parse_target(Some(os), "", &[], "").expect("a desired update"),
+        )
+        .await
     }
 
-    pub async fn make(&self, wish: Wish) -> PolicyId {
-        let spec = PolicySpec::parse("policy", "", wish).expect("a policy");
+    pub async fn create_policy_for(&self, desired: DesiredUpdate) -> PolicyId {
+        let spec = PolicySpec::parse("policy", "", desired).expect("a policy");
         let tx = self.tx().await;
         let policy = policies::create(&tx, &spec, self.clock.now()).await;
         tx.commit().await.expect("committed");
@@ -184,13 +186,17 @@ impl House {
             .await;
     }
 
-    /// What a node of the ancestor's says, and what it is answered.
-    pub async fn say(&self, old: &OldNode, status: UpdateStatus) -> PlatformUpdateStatusResponse {
-        let answer = self.say_at(&self.manager, &old.guid, status).await;
+    /// Sends a status of an EIM node and returns the answer.
+    pub async fn send_status(
+        &self,
+        eim: &EimTestNode,
+        status: UpdateStatus,
+    ) -> PlatformUpdateStatusResponse {
+        let answer = self.send_status_to(&self.manager, &eim.guid, status).await;
         answer.expect("an answer")
     }
 
-    pub async fn say_at(
+    pub async fn send_status_to(
         &self,
         manager: &MaintenanceManager,
         guid: &str,
@@ -200,14 +206,14 @@ impl House {
             host_guid: guid.to_owned(),
             update_status: Some(status),
         };
-        let request = with(&self.old_token(), request);
-        manager.caught_up().await;
+        let request = with_credential(&self.eim_token(), request);
+        manager.wait_until_caught_up().await;
         let answer = manager.platform_update_status(request).await;
         answer.map(tonic::Response::into_inner)
     }
 
-    /// The token of all nodes of the ancestor's in the project.
-    pub fn old_token(&self) -> String {
+    /// The token of all EIM nodes of the project.
+    pub fn eim_token(&self) -> String {
         let role = evenkeel_auth::Role::Node(self.tenant.uuid());
         let hour = TimeDelta::hours(1);
         let issued = self
@@ -216,14 +222,14 @@ impl House {
         issued.expect("a token").token.reveal().to_owned()
     }
 
-    pub async fn beat(&self, guid: &str) -> Result<(), Status> {
+    pub async fn send_heartbeat(&self, guid: &str) -> Result<(), Status> {
         let request = UpdateInstanceStateStatusByHostGuidRequest {
             host_guid: guid.to_owned(),
             ..UpdateInstanceStateStatusByHostGuidRequest::default()
         };
-        let request = with(&self.old_token(), request);
+        let request = with_credential(&self.eim_token(), request);
         let manager = &self.manager;
-        self.caught_up().await;
+        self.read_changes().await;
         manager
             .update_instance_state_status_by_host_guid(request)
             .await
@@ -248,14 +254,14 @@ impl House {
         tx.commit().await.expect("committed");
     }
 
-    /// An order that counts for an hour.
+    /// Creates an order that is valid for an hour.
     pub async fn order(&self, instance: InstanceId, kind: OrderKind) {
         let now = self.clock.now();
         let order = Order {
             kind,
             at: now,
             until: now + TimeDelta::hours(1),
-            reason: "a customer asked".into(),
+            reason: "requested by a customer".into(),
             by: "alice".into(),
         };
         let tx = self.tx().await;
@@ -264,7 +270,7 @@ impl House {
         tx.commit().await.expect("committed");
     }
 
-    /// Nothing is heard of a node for some minutes; then the watch makes its pass.
+    /// Lets a node be silent for some minutes, then runs a pass of the watch.
     pub async fn silent_for(&self, instance: InstanceId, minutes: i64) -> usize {
         let tx = self.store.fleet().await.expect("a transaction");
         let heard = Contact {
@@ -273,11 +279,13 @@ impl House {
             at: self.clock.now(),
             due: None,
         };
-        contacts::heard(&tx, vec![heard]).await.expect("noted");
+        contacts::record_contacts(&tx, vec![heard])
+            .await
+            .expect("noted");
         tx.commit().await.expect("committed");
-        self.pass(minutes);
+        self.advance_minutes(minutes);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let watch = SilenceWatch::new(self.store.clone(), clock, &Settings::default());
+        let watch = SilentNodeWatch::new(self.store.clone(), clock, &Settings::default());
         watch.pass().await.expect("a pass")
     }
 
@@ -292,14 +300,14 @@ impl House {
     }
 
     pub async fn conditions(&self, instance: InstanceId) -> Vec<ConditionKind> {
-        let known = self.state(instance).await.conditions;
-        known.iter().map(|condition| condition.kind).collect()
+        let conditions = self.state(instance).await.conditions;
+        conditions.iter().map(|condition| condition.kind).collect()
     }
 
     /// How many slots of a scope are in use.
-    pub async fn slots(&self, scope: Scope) -> u32 {
+    pub async fn used_slots(&self, scope: Scope) -> u32 {
         let tx = self.tx().await;
-        let found = evenkeel_store::assignments::find(&tx, scope, self.clock.now()).await;
-        found.expect("assigned").held
+        let assignment = evenkeel_store::assignments::find(&tx, scope, self.clock.now()).await;
+        assignment.expect("assigned").held_slots
     }
 }

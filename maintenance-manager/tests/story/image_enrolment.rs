@@ -1,4 +1,4 @@
-//! How machines arrive that run images: with one that the catalogue has, or not at all.
+//! Enrolment of machines that run images: only with an image of the catalogue.
 
 use evenkeel_domain::os::{OsRelease as Release, OsSpec};
 use evenkeel_proto::agent::{BootedImage, EnrollRequest, OsRelease};
@@ -6,133 +6,145 @@ use evenkeel_store::{hosts, os_profiles};
 use tonic::Code;
 use uuid::Uuid;
 
-use crate::house::{House, TestNode, arrival};
-use crate::image_nodes::{booted, edge};
+use crate::image_nodes::{edge_image, facts_after_boot};
+use crate::test_server::{TestNode, TestServer, enroll_request};
 
 const MACHINE: u128 = 7;
 
-/// A machine that runs an image of the profile `edge`, whose release has no name.
-fn with_image(token: &str, version: &str) -> EnrollRequest {
+/// The request of a machine that runs an image of the profile `edge`, whose release has no name.
+fn enroll_request_with_image(token: &str, version: &str) -> EnrollRequest {
     EnrollRequest {
         os_release: Some(OsRelease::default()),
-        booted_image: Some(edge(version)),
-        ..arrival(token, MACHINE, 1)
+        booted_image: Some(edge_image(version)),
+        ..enroll_request(token, MACHINE, 1)
     }
 }
 
-impl House {
-    /// Why a machine is not let in. Nothing of it stays.
+impl TestServer {
+    /// The reason of a refusal. Nothing of the machine may be stored.
     async fn refusal(&self, request: EnrollRequest) -> String {
-        let refused = self.arrives(request).await.expect_err("not let in");
+        let refused = self
+            .send_enroll_request(request)
+            .await
+            .expect_err("refused");
         assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         let tx = self.tx().await;
-        let known = hosts::find_known(&tx, Uuid::from_u128(MACHINE), None).await;
-        assert!(known.expect("an answer").is_none(), "nothing of it stays");
+        let existing = hosts::find_registered(&tx, Uuid::from_u128(MACHINE), None).await;
+        assert!(existing.expect("an answer").is_none(), "nothing is stored");
         refused.message().to_owned()
     }
 }
 
 #[tokio::test]
-async fn a_machine_with_an_image_of_the_catalogue_runs_that_from_the_start() {
-    let house = House::new().await;
-    let os = house.catalogue("3.0.1").await;
-    let token = house.join_token(true, true).await;
-    let first = house.arrives(with_image(&token, "3.0.1")).await;
-    let node = TestNode::of(first.expect("let in"));
-    assert_eq!(house.known(&node).await.os, os);
-    let again = house.arrives(with_image(&token, "3.0.1")).await;
-    let again = TestNode::of(again.expect("its answer was lost"));
+async fn a_machine_enrols_with_an_image_of_the_catalogue() {
+    let server = TestServer::new().await;
+    let os = server.add_image("3.0.1").await;
+    let token = server.join_token(true, true).await;
+    let first = server
+        .send_enroll_request(enroll_request_with_image(&token, "3.0.1"))
+        .await;
+    let node = TestNode::from_enrolment(first.expect("enrolled"));
+    assert_eq!(server.node_state(&node).await.os, os);
+    let again = server
+        .send_enroll_request(enroll_request_with_image(&token, "3.0.1"))
+        .await;
+    let again = TestNode::from_enrolment(again.expect("its answer was lost"));
     assert_eq!(again.instance, node.instance);
-    house.tell(&node, booted("3.0.1")).await;
-    assert_eq!(house.conditions(node.instance).await, []);
+    server.report_facts(&node, facts_after_boot("3.0.1")).await;
+    assert_eq!(server.conditions(node.instance).await, []);
 }
 
 #[tokio::test]
-async fn a_machine_with_an_image_that_nobody_knows_waits_until_it_is_in_the_catalogue() {
-    let house = House::new().await;
-    house.catalogue("3.0.1").await;
-    let token = house.join_token(true, true).await;
+async fn a_machine_with_an_unknown_image_waits_until_it_is_in_the_catalogue() {
+    let server = TestServer::new().await;
+    server.add_image("3.0.1").await;
+    let token = server.join_token(true, true).await;
     assert_eq!(
-        house.refusal(with_image(&token, "3.0.2")).await,
+        server
+            .refusal(enroll_request_with_image(&token, "3.0.2"))
+            .await,
         "the catalogue has no image edge 3.0.2 for amd64: add it with `evenkeel os create`"
     );
-    let os = house.catalogue("3.0.2").await;
-    let answer = house.arrives(with_image(&token, "3.0.2")).await;
-    let node = TestNode::of(answer.expect("the token is as good as before"));
-    assert_eq!(house.known(&node).await.os, os);
+    let os = server.add_image("3.0.2").await;
+    let answer = server
+        .send_enroll_request(enroll_request_with_image(&token, "3.0.2"))
+        .await;
+    let node = TestNode::from_enrolment(answer.expect("the token is still valid"));
+    assert_eq!(server.node_state(&node).await.os, os);
 }
 
 #[tokio::test]
 async fn an_image_for_another_architecture_is_another_image() {
-    let house = House::new().await;
-    house.catalogue("3.0.1").await;
-    let token = house.join_token(true, true).await;
+    let server = TestServer::new().await;
+    server.add_image("3.0.1").await;
+    let token = server.join_token(true, true).await;
     let arm = EnrollRequest {
         architecture: "arm64".into(),
-        ..with_image(&token, "3.0.1")
+        ..enroll_request_with_image(&token, "3.0.1")
     };
     assert_eq!(
-        house.refusal(arm).await,
+        server.refusal(arm).await,
         "the catalogue has no image edge 3.0.1 for arm64: add it with `evenkeel os create`"
     );
 }
 
 #[tokio::test]
-async fn what_is_updated_by_packages_is_no_image_whatever_a_machine_calls_it() {
-    let house = House::new().await;
+async fn a_package_profile_is_never_accepted_as_an_image() {
+    let server = TestServer::new().await;
     let release = Release {
         id: "debian".into(),
         version_id: "12".into(),
         ..Release::default()
     };
-    let spec = OsSpec::of_release(&release, "amd64").expect("an os");
-    let tx = house.tx().await;
-    let made = os_profiles::ensure(&tx, &spec, house.time()).await;
-    made.expect("an os");
+    let spec = OsSpec::from_release(&release, "amd64").expect("an os");
+    let tx = server.tx().await;
+    let created = os_profiles::find_or_create(&tx, &spec, server.now()).await;
+    created.expect("an os");
     tx.commit().await.expect("committed");
-    let token = house.join_token(true, true).await;
+    let token = server.join_token(true, true).await;
     let image = |profile_name: &str, image_id: &str| EnrollRequest {
         booted_image: Some(BootedImage {
             profile_name: profile_name.into(),
             image_id: image_id.into(),
         }),
-        ..arrival(&token, MACHINE, 1)
+        ..enroll_request(&token, MACHINE, 1)
     };
     for (profile, version) in [("debian-12", "12"), ("", ""), ("a\0b", "\0")] {
-        house.refusal(image(profile, version)).await;
+        server.refusal(image(profile, version)).await;
     }
-    house.refusal(image(&"x".repeat(1 << 20), "12")).await;
+    server.refusal(image(&"x".repeat(1 << 20), "12")).await;
 }
 
 #[tokio::test]
-async fn an_agent_of_before_comes_in_as_before() {
-    let house = House::new().await;
-    let image = house.catalogue("3.0.1").await;
-    let node = house.node().await;
-    let known = house.known(&node).await.os;
-    assert_ne!(known, image);
-    let tx = house.tx().await;
-    let os = os_profiles::find(&tx, known).await.expect("an os");
+async fn an_agent_without_an_image_enrols_with_its_release() {
+    let server = TestServer::new().await;
+    let image = server.add_image("3.0.1").await;
+    let node = server.node().await;
+    let os_id = server.node_state(&node).await.os;
+    assert_ne!(os_id, image);
+    let tx = server.tx().await;
+    let os = os_profiles::find(&tx, os_id).await.expect("an os");
     assert_eq!(os.spec.profile_name, "debian-12");
 }
 
-/// What its instance shall run, people have said already; what it runs, its facts will tell.
+/// People have set what the instance shall run. What it really runs is reported in its facts.
 #[tokio::test]
-async fn a_machine_that_was_registered_with_an_instance_is_let_in_with_any_image() {
-    let house = House::new().await;
-    let os = house.catalogue("3.0.1").await;
-    let registered = house.old_node_on(1, os).await;
-    let token = house.join_token(true, true).await;
+async fn a_machine_that_was_registered_with_an_instance_enrols_with_any_image() {
+    let server = TestServer::new().await;
+    let os = server.add_image("3.0.1").await;
+    let registered = server.eim_node_with_os(1, os).await;
+    let token = server.join_token(true, true).await;
     let machine = Uuid::parse_str(&registered.guid).expect("a UUID");
     let request = EnrollRequest {
-        booted_image: Some(edge("3.0.9")),
-        ..arrival(&token, machine.as_u128(), 1)
+        booted_image: Some(edge_image("3.0.9")),
+        ..enroll_request(&token, machine.as_u128(), 1)
     };
-    let node = TestNode::of(house.arrives(request).await.expect("let in"));
+    let node =
+        TestNode::from_enrolment(server.send_enroll_request(request).await.expect("enrolled"));
     assert_eq!(node.instance, registered.instance);
-    house.tell(&node, booted("3.0.9")).await;
-    let kinds = house.conditions(node.instance).await;
+    server.report_facts(&node, facts_after_boot("3.0.9")).await;
+    let kinds = server.conditions(node.instance).await;
     let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
     assert_eq!(names, ["unknown_image"]);
-    assert_eq!(house.known(&node).await.os, os);
+    assert_eq!(server.node_state(&node).await.os, os);
 }

@@ -1,4 +1,4 @@
-//! Instances that are not believed any more.
+//! Instances that were invalidated.
 
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::instance::InstanceState;
@@ -9,100 +9,113 @@ use evenkeel_store::{hosts, instances, nodes};
 use tonic::Code;
 
 use crate::fleet::sample;
-use crate::house::{House, begin, downloading, facts, report, with};
 use crate::system_info::machine;
+use crate::test_server::{
+    TestServer, begin_request, downloading, facts, report_request, with_credential,
+};
 
-impl House {
+impl TestServer {
     pub async fn invalidate(&self, id: InstanceId) {
         let tx = self.tx().await;
-        instances::invalidate(&tx, id, self.time())
+        instances::invalidate(&tx, id, self.now())
             .await
             .expect("invalidated");
         tx.commit().await.expect("committed");
-        self.caught_up().await;
+        self.read_changes().await;
     }
 }
 
 #[tokio::test]
-async fn a_node_whose_instance_was_invalidated_is_not_listened_to() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 0, 60).await;
-    house.poll(&node).await;
-    house.invalidate(node.instance).await;
+async fn an_invalidated_own_node_is_refused() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let policy = server.policy(&node, "demo-hello=1.1").await;
+    server.window(node.host, 0, 60).await;
+    server.poll(&node).await;
+    server.invalidate(node.instance).await;
 
     let credential = node.credential.as_str();
-    let quiet = PollRequest::default();
-    let news = PollRequest {
+    let unchanged = PollRequest::default();
+    let changed = PollRequest {
         facts: Some(facts()),
         ..PollRequest::default()
     };
-    for request in [quiet, news] {
-        let refused = house.manager.poll(with(credential, request)).await;
+    for request in [unchanged, changed] {
+        let refused = server
+            .manager
+            .poll(with_credential(credential, request))
+            .await;
         assert_eq!(refused.expect_err("a poll").code(), Code::PermissionDenied);
     }
     let events = [(1, downloading())];
-    let request = with(credential, report(1, policy, &events));
-    let refused = house.manager.report(request).await;
+    let request = with_credential(credential, report_request(1, policy, &events));
+    let refused = server.manager.report(request).await;
     assert_eq!(
         refused.expect_err("a report").code(),
         Code::PermissionDenied
     );
-    let request = with(credential, begin(1, &policy.to_string(), 2));
-    let refused = house.manager.begin(request).await;
+    let request = with_credential(credential, begin_request(1, &policy.to_string(), 2));
+    let refused = server.manager.begin(request).await;
     assert_eq!(refused.expect_err("a begin").code(), Code::PermissionDenied);
-    assert!(house.runs(&node).await.is_empty());
-    // It does not come back in by enrolling once more.
-    let token = house.join_token(false, true).await;
-    let refused = house.enroll(&token, 1, 1).await;
+    assert!(server.runs(&node).await.is_empty());
+    // Enrolling again does not help.
+    let token = server.join_token(false, true).await;
+    let refused = server.enroll(&token, 1, 1).await;
     assert_eq!(
         refused.expect_err("an enrolment").code(),
         Code::PermissionDenied
     );
 
-    let tx = house.tx().await;
-    let shown = instances::find(&tx, node.instance).await.expect("there");
-    assert_eq!(shown.current, InstanceState::Untrusted);
-    assert_eq!(shown.summary.status.text, hosts::INVALIDATED);
+    let tx = server.tx().await;
+    let instance = instances::find(&tx, node.instance).await.expect("there");
+    assert_eq!(instance.current, InstanceState::Untrusted);
+    assert_eq!(instance.summary.status.text, hosts::INVALIDATED_STATUS);
 }
 
 #[tokio::test]
-async fn nor_is_one_of_the_ancestors_and_its_silence_is_not_told() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.say(&node, sample(S::UpToDate)).await;
-    house.invalidate(node.instance).await;
-    let refused = house
-        .say_at(&house.manager, &node.guid, sample(S::Started))
+async fn an_invalidated_eim_node_is_refused_and_its_silence_is_not_reported() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    server.invalidate(node.instance).await;
+    let refused = server
+        .send_status_to(&server.manager, &node.guid, sample(S::Started))
         .await;
     assert_eq!(refused.expect_err("a sample").code(), Code::Unauthenticated);
-    let before = house.state(node.instance).await;
-    assert_eq!(before.status.text, hosts::INVALIDATED);
-    assert_eq!(house.silent_for(node.instance, 4).await, 0);
-    assert_eq!(house.host_status(node.host).await, "Running", "not yet");
-    assert_eq!(house.silent_for(node.instance, 60).await, 0);
+    let before = server.state(node.instance).await;
+    assert_eq!(before.status.text, hosts::INVALIDATED_STATUS);
+    assert_eq!(server.silent_for(node.instance, 4).await, 0);
+    assert_eq!(server.host_status(node.host).await, "Running", "not yet");
+    assert_eq!(server.silent_for(node.instance, 60).await, 0);
     // The machine may be switched off: its host must not look alive for ever.
-    assert_eq!(house.host_status(node.host).await, nodes::NO_CONNECTION);
-    assert_eq!(house.state(node.instance).await, before);
+    assert_eq!(
+        server.host_status(node.host).await,
+        nodes::NO_CONNECTION_STATUS
+    );
+    assert_eq!(server.state(node.instance).await, before);
 }
 
 #[tokio::test]
-async fn nor_does_its_heart_beat_nor_its_machine_change() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.say(&node, sample(S::UpToDate)).await;
-    assert_eq!(house.silent_for(node.instance, 60).await, 1);
-    house.invalidate(node.instance).await;
-    let before = house.state(node.instance).await;
-    let beat = house.beat(&node.guid).await;
-    let described = house.describe(&node.guid, machine("10.0.0.1")).await;
-    for answer in [beat, described] {
-        let refused = answer.expect_err("nobody listens");
+async fn heartbeats_and_system_info_of_an_invalidated_node_are_refused() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.send_status(&node, sample(S::UpToDate)).await;
+    assert_eq!(server.silent_for(node.instance, 60).await, 1);
+    server.invalidate(node.instance).await;
+    let before = server.state(node.instance).await;
+    let heartbeat = server.send_heartbeat(&node.guid).await;
+    let described = server
+        .send_system_info(&node.guid, machine("10.0.0.1"))
+        .await;
+    for answer in [heartbeat, described] {
+        let refused = answer.expect_err("refused");
         assert_eq!(refused.code(), Code::Unauthenticated);
         assert_eq!(refused.message(), "the instance was invalidated");
     }
-    assert_eq!(house.host_status(node.host).await, nodes::NO_CONNECTION);
-    assert_eq!(house.made_of(node.host).await, None);
-    assert_eq!(house.state(node.instance).await, before);
+    assert_eq!(
+        server.host_status(node.host).await,
+        nodes::NO_CONNECTION_STATUS
+    );
+    assert_eq!(server.hardware(node.host).await, None);
+    assert_eq!(server.state(node.instance).await, before);
 }

@@ -1,68 +1,78 @@
-//! What a held poll is not woken for, and nodes that are gone while theirs is held.
+//! Long polls that no change wakes, and nodes whose connection is lost during a long poll.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::{Clock, Lifecycle};
-use evenkeel_maintenance_manager::{HoldSettings, MaintenanceManager, Settings, SilenceWatch};
+use evenkeel_maintenance_manager::{
+    LongPollSettings, MaintenanceManager, Settings, SilentNodeWatch,
+};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_store::contacts::{self, Contact};
 use futures_util::future::{Either, join, select};
 use tonic::{Response, Status};
 
-use crate::brake::{failed, ready};
-use crate::held::{WITHIN, catches_up, patient, said, server, told, until_held, within};
-use crate::house::{House, TestNode, act, began, reason, report, with};
-use crate::news::DAY;
+use crate::long_poll::{
+    TEST_TIMEOUT, catch_up, current_answer, long_poll_request, start_replica, unwrap_answer,
+    wait_for_long_polls, with_timeout,
+};
+use crate::node_reports::MINUTES_PER_DAY;
+use crate::test_server::{
+    TestNode, TestServer, act, began, reason, report_request, with_credential,
+};
+use crate::update_limits::{failed, staged_nodes};
 
-/// A call of a node whose poll is held from now on. Whoever drops it loses the connection.
-async fn held<'a>(
-    server: &'a MaintenanceManager,
-    house: &House,
+/// Starts a long poll of a node and waits until it is held. Dropping it closes the connection.
+async fn start_long_poll<'a>(
+    manager: &'a MaintenanceManager,
+    server: &TestServer,
     node: &TestNode,
 ) -> impl Future<Output = Result<Response<PollResponse>, Status>> + 'a {
-    let told = told(house, node).await;
-    catches_up(server).await;
-    let call = server.poll(patient(house, node, &told).await);
-    let held = pin!(until_held(server, 1));
-    let Either::Right(((), call)) = select(call, held).await else {
+    let previous = current_answer(server, node).await;
+    catch_up(manager).await;
+    let call = manager.poll(long_poll_request(server, node, &previous).await);
+    let waiting = pin!(wait_for_long_polls(manager, 1));
+    let Either::Right(((), call)) = select(call, waiting).await else {
         panic!("it is answered");
     };
     call
 }
 
-async fn silent(house: &House) -> usize {
-    let clock = Arc::clone(&house.clock) as Arc<dyn Clock>;
-    let watch = SilenceWatch::new(house.store.clone(), clock, &Settings::default());
+async fn mark_silent_nodes(server: &TestServer) -> usize {
+    let clock = Arc::clone(&server.clock) as Arc<dyn Clock>;
+    let watch = SilentNodeWatch::new(server.store.clone(), clock, &Settings::default());
     watch.pass().await.expect("a pass")
 }
 
-/// Of those that depend on the slots of an assignment only a few are woken when these change, or each would wake all.
+/// A change of slots wakes only a few of the nodes that depend on them, or each would wake all. The
+/// others are rechecked in turn.
 #[tokio::test]
-async fn a_node_that_nobody_woke_hears_all_the_same_that_its_assignment_was_stopped() {
-    let house = House::with(Settings {
-        holds: HoldSettings {
-            recheck: Duration::from_millis(200),
-            ..HoldSettings::default()
+async fn a_node_that_was_not_woken_learns_that_its_assignment_was_stopped() {
+    let server = TestServer::with_settings(Settings {
+        long_poll: LongPollSettings {
+            recheck_interval: Duration::from_millis(200),
+            ..LongPollSettings::default()
         },
         ..Settings::default()
     })
     .await;
-    let (nodes, policy) = ready(&house, 2, None, Some(1)).await;
-    house.begin(&nodes[1], 1, policy, 2).await;
-    let told = told(&house, &nodes[0]).await;
-    assert_eq!(act(&told), "apply");
-    let held = house.manager.poll(patient(&house, &nodes[0], &told).await);
+    let (nodes, policy) = staged_nodes(&server, 2, None, Some(1)).await;
+    server.begin(&nodes[1], 1, policy, 2).await;
+    let previous = current_answer(&server, &nodes[0]).await;
+    assert_eq!(act(&previous), "apply");
+    let poll = server
+        .manager
+        .poll(long_poll_request(&server, &nodes[0], &previous).await);
     let fails = async {
-        until_held(&house.manager, 1).await;
+        wait_for_long_polls(&server.manager, 1).await;
         let events = [(3, began()), (4, failed())];
-        house.report(&nodes[1], 1, policy, &events).await;
+        server.report(&nodes[1], 1, policy, &events).await;
     };
-    let (answer, ()) = join(within(held), fails).await;
-    let answer = said(answer);
-    assert_ne!(answer.decision_tag, told.decision_tag);
+    let (answer, ()) = join(with_timeout(poll), fails).await;
+    let answer = unwrap_answer(answer);
+    assert_ne!(answer.decision_tag, previous.decision_tag);
     assert_eq!(act(&answer), "continue");
     let reason = reason(&answer);
     assert!(
@@ -72,131 +82,149 @@ async fn a_node_that_nobody_woke_hears_all_the_same_that_its_assignment_was_stop
 }
 
 #[tokio::test]
-async fn a_node_that_is_lost_while_it_is_held_is_silent_as_soon_as_others() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn a_node_lost_during_a_long_poll_is_silent_as_soon_as_others() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let life = Lifecycle::new();
-    let server = server(&house, &life);
-    drop(held(&server, &house, &node).await);
+    let replica = start_replica(&server, &life);
+    drop(start_long_poll(&replica, &server, &node).await);
     life.stop();
-    life.run_until_stopped(WITHIN).await;
+    life.run_until_stopped(TEST_TIMEOUT).await;
 
-    house.pass(4);
-    assert_eq!(silent(&house).await, 0);
-    house.pass(2);
-    assert_eq!(silent(&house).await, 1);
+    server.advance_minutes(4);
+    assert_eq!(mark_silent_nodes(&server).await, 0);
+    server.advance_minutes(2);
+    assert_eq!(mark_silent_nodes(&server).await, 1);
 }
 
 #[tokio::test]
-async fn a_node_that_was_held_and_got_its_answer_is_due_as_others() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn an_answered_long_poll_restores_the_usual_deadline() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let life = Lifecycle::new();
-    let server = server(&house, &life);
-    let told = told(&house, &node).await;
-    catches_up(&server).await;
-    let held = server.poll(patient(&house, &node, &told).await);
-    let wish = async {
-        until_held(&server, 1).await;
-        house.policy(&node, "demo-hello=1.1").await;
+    let replica = start_replica(&server, &life);
+    let previous = current_answer(&server, &node).await;
+    catch_up(&replica).await;
+    let poll = replica.poll(long_poll_request(&server, &node, &previous).await);
+    let assign = async {
+        wait_for_long_polls(&replica, 1).await;
+        server.policy(&node, "demo-hello=1.1").await;
     };
-    let (answer, ()) = join(within(held), wish).await;
-    assert_ne!(said(answer).decision_tag, told.decision_tag);
+    let (answer, ()) = join(with_timeout(poll), assign).await;
+    assert_ne!(unwrap_answer(answer).decision_tag, previous.decision_tag);
     life.stop();
-    life.run_until_stopped(WITHIN).await;
+    life.run_until_stopped(TEST_TIMEOUT).await;
 
-    house.pass(4);
-    assert_eq!(silent(&house).await, 0);
-    house.pass(2);
-    assert_eq!(silent(&house).await, 1);
+    server.advance_minutes(4);
+    assert_eq!(mark_silent_nodes(&server).await, 0);
+    server.advance_minutes(2);
+    assert_eq!(mark_silent_nodes(&server).await, 1);
 }
 
-/// As `evenkeel-agent doctor` does.
+/// `evenkeel-agent doctor` tests the connection like this.
 #[tokio::test]
-async fn whoever_tries_the_way_beside_a_held_poll_makes_nobody_silent() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn a_connection_test_during_a_long_poll_makes_no_node_silent() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
-    let (one, other) = (server(&house, &life), server(&house, &elsewhere));
-    let call = held(&one, &house, &node).await;
-    house.pass(1);
-    let nothing = report(1, evenkeel_domain::id::PolicyId::nth(1), &[]);
-    let answer = other.report(with(&node.credential, nothing)).await;
+    let (one, other) = (
+        start_replica(&server, &life),
+        start_replica(&server, &elsewhere),
+    );
+    let call = start_long_poll(&one, &server, &node).await;
+    server.advance_minutes(1);
+    let nothing = report_request(1, evenkeel_domain::id::PolicyId::nth(1), &[]);
+    let answer = other
+        .report(with_credential(&node.credential, nothing))
+        .await;
     answer.expect("an answer");
     elsewhere.stop();
-    elsewhere.run_until_stopped(WITHIN).await;
-    house.pass(8);
-    assert_eq!(silent(&house).await, 0, "its poll is held");
+    elsewhere.run_until_stopped(TEST_TIMEOUT).await;
+    server.advance_minutes(8);
+    assert_eq!(mark_silent_nodes(&server).await, 0, "its poll is held");
     drop(call);
 }
 
 #[tokio::test]
-async fn a_node_that_is_lost_here_and_held_elsewhere_is_not_silent() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn a_node_lost_here_and_polling_elsewhere_is_not_silent() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
-    let (one, other) = (server(&house, &life), server(&house, &elsewhere));
-    let first = held(&one, &house, &node).await;
-    house.pass(1);
-    let second = held(&other, &house, &node).await;
-    // That the first connection is gone is found last.
-    house.pass(1);
+    let (one, other) = (
+        start_replica(&server, &life),
+        start_replica(&server, &elsewhere),
+    );
+    let first = start_long_poll(&one, &server, &node).await;
+    server.advance_minutes(1);
+    let second = start_long_poll(&other, &server, &node).await;
+    // The loss of the first connection is noticed last.
+    server.advance_minutes(1);
     drop(first);
     for life in [life, elsewhere] {
         life.stop();
-        life.run_until_stopped(WITHIN).await;
+        life.run_until_stopped(TEST_TIMEOUT).await;
     }
-    house.pass(8);
-    assert_eq!(silent(&house).await, 0, "it is due in five minutes, twice");
+    server.advance_minutes(8);
+    assert_eq!(
+        mark_silent_nodes(&server).await,
+        0,
+        "it is due in five minutes, twice"
+    );
     drop(second);
 }
 
-/// A server that is killed says nothing more of those whose polls it held.
+/// A server that is killed cannot restore the deadlines of its long polls.
 #[tokio::test]
-async fn a_node_that_is_lost_together_with_its_server_is_silent_after_twice_its_hold() {
-    let house = House::new().await;
-    let node = house.node().await;
-    house.pass(1);
+async fn a_node_lost_with_its_server_is_silent_after_twice_its_long_poll() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    server.advance_minutes(1);
     let settings = Settings {
-        contacts_every: Duration::from_millis(10),
+        contact_write_interval: Duration::from_millis(10),
         ..Settings::default()
     };
-    let server = house.manager_on(house.store.clone(), settings);
-    server.start_loops(&Lifecycle::new());
-    let call = held(&server, &house, &node).await;
+    let replica = server.new_manager(server.store.clone(), settings);
+    replica.start_tasks(&Lifecycle::new());
+    let call = start_long_poll(&replica, &server, &node).await;
     let written = async {
-        let last = async || contacts::last(&house.tx().await, node.instance).await;
-        while last().await.expect("an answer") != Some(house.time()) {
+        let last = async || contacts::last_contact(&server.tx().await, node.instance).await;
+        while last().await.expect("an answer") != Some(server.now()) {
             tokio::task::yield_now().await;
         }
     };
-    within(written).await;
+    with_timeout(written).await;
 
-    // From here on nobody polls the call and nobody drops it, as if its server were gone.
-    house.pass(10);
-    assert_eq!(silent(&house).await, 0, "its poll may be held elsewhere");
-    house.pass(2);
-    assert_eq!(silent(&house).await, 1);
+    // From here on nothing polls or drops the call, as if its server were gone.
+    server.advance_minutes(10);
+    assert_eq!(
+        mark_silent_nodes(&server).await,
+        0,
+        "its poll may be held elsewhere"
+    );
+    server.advance_minutes(2);
+    assert_eq!(mark_silent_nodes(&server).await, 1);
     drop(call);
 }
 
-/// It may have been given leave with the answer to a poll that was held for an hour.
+/// The grant may have been sent with the answer to a poll that was held for an hour.
 #[tokio::test]
-async fn leave_counts_from_when_a_held_node_may_have_been_answered() {
-    let house = House::new().await;
-    let (node, _) = house.node_that_waits().await;
-    house.pass(30);
+async fn an_offline_grant_counts_from_the_last_possible_answer_to_a_long_poll() {
+    let server = TestServer::new().await;
+    let (node, _) = server.node_with_staged_attempt().await;
+    server.advance_minutes(30);
     let heard = Contact {
-        tenant: house.tenant,
+        tenant: server.tenant,
         instance: node.instance,
-        at: house.time(),
+        at: server.now(),
         due: None,
     };
-    let tx = house.store.fleet().await.expect("a transaction");
-    contacts::heard(&tx, vec![heard]).await.expect("noted");
+    let tx = server.store.fleet().await.expect("a transaction");
+    contacts::record_contacts(&tx, vec![heard])
+        .await
+        .expect("noted");
     tx.commit().await.expect("committed");
-    house.pass(7 * DAY + 60 + 4);
-    assert_eq!(house.track().await, 0);
-    house.pass(2);
-    assert_eq!(house.track().await, 1);
+    server.advance_minutes(7 * MINUTES_PER_DAY + 60 + 4);
+    assert_eq!(server.reap_runs().await, 0);
+    server.advance_minutes(2);
+    assert_eq!(server.reap_runs().await, 1);
 }

@@ -1,33 +1,33 @@
-//! The maintenance manager, told as stories on a real Postgres.
+//! Tests of the maintenance manager on a real Postgres.
 
 mod agent;
 mod bad_input;
-mod brake;
-mod crowd;
 mod defects;
 mod eim;
 mod explain;
 mod facts;
 mod fleet;
 mod heartbeats;
-mod held;
-mod house;
 mod image_enrolment;
 mod image_nodes;
 mod images;
 mod invalidated;
+mod invalidation;
+mod long_poll;
 mod loops;
 mod lost;
-mod marks;
-mod news;
+mod messages;
+mod node_reports;
 mod node_tokens;
 mod orders;
+mod overload;
+mod poll_cost;
 mod quarantine;
-mod quiet;
 mod replicas;
 mod rules;
 mod stale;
 mod system_info;
 mod takeover;
+mod test_server;
+mod update_limits;
 mod wire;
-mod words;

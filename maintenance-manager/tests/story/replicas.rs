@@ -1,17 +1,17 @@
-//! Managers that follow the changes and remember answers: that of a house, and others beside it.
+//! Managers that follow the change log and cache answers: that of the test server, and replicas.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
-use evenkeel_maintenance_manager::{MaintenanceManager, Settings, ViewSettings};
+use evenkeel_maintenance_manager::{AnswerCacheSettings, MaintenanceManager, Settings};
 use evenkeel_store::{Store, StoreOptions};
 
-use crate::house::{House, connect};
+use crate::test_server::{TestServer, connect};
 
-/// The managers of a house that follow the changes. Each answer from memory is looked at again, and at the end none may
-/// have been wrong.
+/// The managers of a test server that follow the change log. Each cached answer is audited, and at
+/// the end no audit may have found a mismatch.
 #[derive(Default)]
 pub struct Replicas {
     life: Lifecycle,
@@ -24,46 +24,50 @@ impl Drop for Replicas {
         if std::thread::panicking() {
             return;
         }
-        let all = self.all.lock().expect("nobody panics with it");
-        let wrong: u64 = all.iter().map(MaintenanceManager::mismatches).sum();
-        assert_eq!(wrong, 0, "answers from memory were wrong");
+        let all = self.all.lock().expect("not poisoned");
+        let wrong: u64 = all.iter().map(MaintenanceManager::cache_mismatches).sum();
+        assert_eq!(wrong, 0, "cached answers were wrong");
     }
 }
 
-/// Each answer from memory is looked at again before it is given.
-pub fn audited(settings: Settings) -> Settings {
-    let view = ViewSettings {
+/// Audits each cached answer before it is sent.
+pub fn with_full_audit(settings: Settings) -> Settings {
+    let answer_cache = AnswerCacheSettings {
         audit_every: 1,
-        ..settings.view
+        ..settings.answer_cache
     };
-    Settings { view, ..settings }
+    Settings {
+        answer_cache,
+        ..settings
+    }
 }
 
-impl House {
-    /// Lets a manager of this house follow the changes, as its loops do.
+impl TestServer {
+    /// Lets a manager follow the change log, as its background tasks do.
     pub async fn follow(&self, manager: &MaintenanceManager) {
-        manager.start_view(&self.replicas.life);
+        manager.start_log_follower(&self.replicas.life);
         manager.start_rechecks(&self.replicas.life);
-        let followed = async { while !manager.caught_up().await {} };
+        let followed = async { while !manager.wait_until_caught_up().await {} };
         tokio::time::timeout(Duration::from_mins(1), followed)
             .await
-            .expect("the changes are followed");
-        let mut all = self.replicas.all.lock().expect("nobody panics with it");
+            .expect("all changes are read");
+        let mut all = self.replicas.all.lock().expect("not poisoned");
         all.push(manager.clone());
     }
 
-    /// What was changed is known to the manager from now on.
-    pub async fn caught_up(&self) {
-        self.manager.caught_up().await;
+    /// Lets the manager read the changes up to now.
+    pub async fn read_changes(&self) {
+        self.manager.wait_until_caught_up().await;
     }
 
-    /// Another replica: another process would have another pool of connections, and share everything else.
+    /// Another replica: like another process it has its own connection pool, and shares everything
+    /// else.
     pub async fn replica(&self) -> (MaintenanceManager, Store) {
         self.replica_on(connect(&self.url).await).await
     }
 
-    /// One that waits for no lock.
-    pub async fn impatient_replica(&self) -> (MaintenanceManager, Store) {
+    /// A replica with a very short lock timeout.
+    pub async fn replica_with_short_lock_timeout(&self) -> (MaintenanceManager, Store) {
         let options = StoreOptions {
             lock_timeout: Duration::from_millis(100),
             ..StoreOptions::default()
@@ -73,13 +77,13 @@ impl House {
     }
 
     async fn replica_on(&self, store: Store) -> (MaintenanceManager, Store) {
-        let manager = self.manager_on(store.clone(), audited(Settings::default()));
+        let manager = self.new_manager(store.clone(), with_full_audit(Settings::default()));
         self.follow(&manager).await;
         (manager, store)
     }
 
-    /// Another manager, which follows no changes.
-    pub fn manager_on(&self, store: Store, settings: Settings) -> MaintenanceManager {
+    /// Another manager, which does not follow the change log.
+    pub fn new_manager(&self, store: Store, settings: Settings) -> MaintenanceManager {
         MaintenanceManager::new(
             store,
             Arc::clone(&self.clock) as Arc<dyn Clock>,

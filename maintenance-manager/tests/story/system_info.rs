@@ -1,7 +1,7 @@
-//! What the ancestor's agents say that their machine is made of.
+//! The hardware that EIM's agents report.
 
 use evenkeel_domain::hardware::Hardware;
-use evenkeel_domain::host::Note;
+use evenkeel_domain::host::InvalidationNote;
 use evenkeel_domain::id::HostId;
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::hostmgr::{
@@ -11,9 +11,9 @@ use evenkeel_proto::hostmgr::{
 use evenkeel_store::{changes, hardware, hosts};
 use tonic::{Code, Status};
 
-use crate::house::{House, with};
+use crate::test_server::{TestServer, with_credential};
 
-/// What a machine with this address says that it is made of.
+/// The system info of a machine with this address.
 pub fn machine(address: &str) -> SystemInfo {
     let hw = HwInfo {
         serial_num: "SN0012345".into(),
@@ -55,124 +55,127 @@ pub fn machine(address: &str) -> SystemInfo {
     }
 }
 
-impl House {
-    /// One of the ancestor's agents says what its machine is made of.
-    pub async fn describe(&self, guid: &str, info: SystemInfo) -> Result<(), Status> {
+impl TestServer {
+    /// Sends the system info of an EIM node.
+    pub async fn send_system_info(&self, guid: &str, info: SystemInfo) -> Result<(), Status> {
         let request = UpdateHostSystemInfoByGuidRequest {
             host_guid: guid.to_owned(),
             system_info: Some(info),
         };
-        let request = with(&self.old_token(), request);
-        self.caught_up().await;
+        let request = with_credential(&self.eim_token(), request);
+        self.read_changes().await;
         let answer = self.manager.update_host_system_info_by_guid(request).await;
         answer.map(drop)
     }
 
-    pub async fn made_of(&self, host: HostId) -> Option<Hardware> {
+    pub async fn hardware(&self, host: HostId) -> Option<Hardware> {
         let tx = self.tx().await;
-        let mut known = hardware::of_hosts(&tx, &[host]).await.expect("read");
-        known.remove(&host)
+        let mut by_host = hardware::find_by_hosts(&tx, &[host]).await.expect("read");
+        by_host.remove(&host)
     }
 
-    /// How often something of it was written.
-    async fn written(&self, host: HostId) -> usize {
+    /// The number of hardware writes in the change log.
+    async fn hardware_changes(&self, host: HostId) -> usize {
         let tx = self.tx().await;
-        let noted = changes::of(&tx, "host_hardware", host.bits()).await;
-        noted.expect("changes").len()
+        let logged = changes::list_for_resource(&tx, "host_hardware", host.bits()).await;
+        logged.expect("changes").len()
     }
 }
 
 #[tokio::test]
-async fn what_a_machine_is_made_of_is_kept_and_written_when_it_changes() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
+async fn hardware_is_stored_and_written_only_when_it_changes() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
     let shout = node.guid.to_uppercase();
-    house
-        .describe(&shout, machine("10.0.0.1"))
+    server
+        .send_system_info(&shout, machine("10.0.0.1"))
         .await
         .expect("heard");
-    assert_eq!(house.host_status(node.host).await, "Running");
-    let known = house.made_of(node.host).await.expect("it was said");
-    assert_eq!(known.memory_bytes, 16 << 30);
-    assert_eq!(known.cpu_capabilities, "sse,avx");
-    assert_eq!(known.bios_version, "1.2.3");
-    assert_eq!(known.nics[0].ipaddresses[0].address, "10.0.0.1/24");
-    let tx = house.tx().await;
+    assert_eq!(server.host_status(node.host).await, "Running");
+    let stored = server.hardware(node.host).await.expect("it was reported");
+    assert_eq!(stored.memory_bytes, 16 << 30);
+    assert_eq!(stored.cpu_capabilities, "sse,avx");
+    assert_eq!(stored.bios_version, "1.2.3");
+    assert_eq!(stored.nics[0].ipaddresses[0].address, "10.0.0.1/24");
+    let tx = server.tx().await;
     let host = hosts::find(&tx, node.host).await.expect("a host");
     assert_eq!(host.serial.expect("its own").as_str(), "SN0012345");
     drop(tx);
 
     for _ in 0..3 {
-        house.pass(1);
-        house
-            .describe(&node.guid, machine("10.0.0.1"))
+        server.advance_minutes(1);
+        server
+            .send_system_info(&node.guid, machine("10.0.0.1"))
             .await
             .expect("heard");
     }
-    assert_eq!(house.written(node.host).await, 1);
-    house
-        .describe(&node.guid, machine("10.0.0.2"))
+    assert_eq!(server.hardware_changes(node.host).await, 1);
+    server
+        .send_system_info(&node.guid, machine("10.0.0.2"))
         .await
         .expect("heard");
-    assert_eq!(house.written(node.host).await, 2);
-    // Some agents send nothing but a secret; that takes nothing back.
-    house
-        .describe(&node.guid, SystemInfo::default())
+    assert_eq!(server.hardware_changes(node.host).await, 2);
+    // Some agents send only a secret; this removes nothing.
+    server
+        .send_system_info(&node.guid, SystemInfo::default())
         .await
         .expect("heard");
-    let known = house.made_of(node.host).await.expect("still there");
-    assert_eq!(known.nics[0].ipaddresses[0].address, "10.0.0.2/24");
-    assert_eq!(house.written(node.host).await, 2);
+    let stored = server.hardware(node.host).await.expect("still there");
+    assert_eq!(stored.nics[0].ipaddresses[0].address, "10.0.0.2/24");
+    assert_eq!(server.hardware_changes(node.host).await, 2);
 }
 
 #[tokio::test]
-async fn however_strange_a_machine_is_it_lives() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
+async fn a_host_with_invalid_hardware_is_still_alive() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
     let mut strange = machine("nowhere");
     if let Some(hw) = &mut strange.hw_info {
         hw.product_name = "\0".repeat(100_000);
         hw.network = vec![hw.network[0].clone(); 1_000];
         hw.memory = Some(SystemMemory { size: u64::MAX });
     }
-    house.describe(&node.guid, strange).await.expect("heard");
-    assert_eq!(house.host_status(node.host).await, "Running");
-    let known = house.made_of(node.host).await.expect("it was said");
-    assert_eq!(known.nics.len(), Hardware::MAX_PARTS);
-    assert!(known.nics[0].ipaddresses.is_empty());
-    assert!(known.product_name.len() <= 128);
+    server
+        .send_system_info(&node.guid, strange)
+        .await
+        .expect("heard");
+    assert_eq!(server.host_status(node.host).await, "Running");
+    let stored = server.hardware(node.host).await.expect("it was reported");
+    assert_eq!(stored.nics.len(), Hardware::MAX_PARTS);
+    assert!(stored.nics[0].ipaddresses.is_empty());
+    assert!(stored.product_name.len() <= 128);
 }
 
 #[tokio::test]
-async fn who_is_not_believed_says_nothing_of_its_machine() {
-    let house = House::new().await;
-    let node = house.old_node(1).await;
-    house.beat(&node.guid).await.expect("heard");
-    let tx = house.tx().await;
-    hosts::invalidate(&tx, node.host, &Note::default(), house.time())
+async fn system_info_of_an_untrusted_host_is_refused() {
+    let server = TestServer::new().await;
+    let node = server.eim_node(1).await;
+    server.send_heartbeat(&node.guid).await.expect("heard");
+    let tx = server.tx().await;
+    hosts::invalidate(&tx, node.host, &InvalidationNote::default(), server.now())
         .await
         .expect("invalidated");
     tx.commit().await.expect("committed");
     let refused = async |guid: &str| {
-        let answer = house.describe(guid, machine("10.0.0.1")).await;
+        let answer = server.send_system_info(guid, machine("10.0.0.1")).await;
         answer.expect_err("refused").code()
     };
     assert_eq!(refused(&node.guid).await, Code::Unauthenticated);
-    let stranger = "a1b2c3d4-0000-4000-8000-000000000000";
-    assert_eq!(refused(stranger).await, Code::NotFound);
+    let unknown = "a1b2c3d4-0000-4000-8000-000000000000";
+    assert_eq!(refused(unknown).await, Code::NotFound);
     assert_eq!(refused("").await, Code::InvalidArgument);
-    assert_eq!(house.made_of(node.host).await, None);
-    assert_eq!(house.host_status(node.host).await, "Invalidated");
+    assert_eq!(server.hardware(node.host).await, None);
+    assert_eq!(server.host_status(node.host).await, "Invalidated");
 }
 
 #[tokio::test]
-async fn beside_our_own_agent_the_machine_is_still_described() {
-    let house = House::new().await;
-    let node = house.node().await;
+async fn system_info_is_accepted_next_to_an_own_agent() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
     let guid = uuid::Uuid::from_u128(1).to_string();
-    house
-        .describe(&guid, machine("10.0.0.1"))
+    server
+        .send_system_info(&guid, machine("10.0.0.1"))
         .await
         .expect("heard");
-    assert!(house.made_of(node.host).await.is_some());
+    assert!(server.hardware(node.host).await.is_some());
 }

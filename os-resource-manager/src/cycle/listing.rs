@@ -1,151 +1,171 @@
-//! Which profiles are wanted by anybody, and which tags they have.
+//! Lists the tags of all selected profiles.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use evenkeel_domain::os::catalogue::{Catalogue, CycleStep, Trusted};
-use evenkeel_domain::os::revision::Wanted;
-use evenkeel_registry::copy::finding_of;
+use evenkeel_domain::os::catalogue::{CycleStep, ResolvedSelection, SignatureStatus};
+use evenkeel_domain::os::revision::RevisionSelector;
+use evenkeel_registry::copy::to_finding;
 use evenkeel_registry::{Finding, RegistryError, Repository, Tag};
 use evenkeel_store::os_catalogue::{self, Artifact};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::time::timeout;
 
-use super::{Cycle, Stop};
-use crate::fetch::{Revision, counted, is_of_the_whole, kept};
-use crate::plan::LISTING;
+use super::{Cycle, CycleStop};
+use crate::fetch::{Revision, count_outcome, finding_json, is_registry_wide};
+use crate::plan::LISTING_TAG;
 
-/// How long the tags of one profile may take.
-const WITHIN: Duration = Duration::from_mins(5);
+/// Limit for listing the tags of one profile.
+const LISTING_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// A profile that somebody wants.
+/// A profile that a project selected.
 #[derive(Clone, Debug)]
-struct Profile {
+struct SelectedProfile {
     repository: Repository,
-    wanted: Vec<Wanted>,
+    selectors: Vec<RevisionSelector>,
 }
 
-/// A profile and all of its tags.
+/// A profile and all its tags.
 #[derive(Debug)]
-pub(super) struct Listed {
-    profile: Profile,
+pub(super) struct ListedProfile {
+    profile: SelectedProfile,
     tags: Vec<Tag>,
 }
 
-/// What became of one profile.
+/// Result of listing one profile.
 #[derive(Debug)]
-enum One {
-    Listed(Listed),
-    /// Nobody may see it, or it does not answer; the others may.
-    Without(Repository, RegistryError),
+enum ListingResult {
+    Listed(ListedProfile),
+    /// Access was denied, or the registry did not answer. Other profiles may still work.
+    Failed(Repository, RegistryError),
 }
 
 impl Cycle<'_> {
-    /// Lists the tags of all profiles that somebody wants.
-    pub(super) async fn list(&self, wanted: &[Catalogue]) -> Result<Vec<Listed>, Stop> {
-        let profiles = self.profiles(wanted);
-        self.begin(CycleStep::Listing, profiles.len());
-        let all: Vec<One> = stream::iter(profiles)
-            .map(|profile| self.tags(profile))
+    /// Lists the tags of all selected profiles.
+    pub(super) async fn list_profiles(
+        &self,
+        selections: &[ResolvedSelection],
+    ) -> Result<Vec<ListedProfile>, CycleStop> {
+        let profiles = self.selected_profiles(selections);
+        self.begin_step(CycleStep::Listing, profiles.len());
+        let all: Vec<ListingResult> = stream::iter(profiles)
+            .map(|profile| self.list_tags(profile))
             .buffer_unordered(self.engine.settings.parallel)
             .try_collect()
             .await?;
-        let (mut listed, mut unlisted) = (Vec::new(), Vec::new());
+        let (mut listed, mut failed) = (Vec::new(), Vec::new());
         for one in all {
             match one {
-                One::Listed(one) => listed.push(one),
-                One::Without(repository, error) => unlisted.push((repository, error)),
+                ListingResult::Listed(one) => listed.push(one),
+                ListingResult::Failed(repository, error) => failed.push((repository, error)),
             }
         }
-        for (repository, error) in unlisted {
+        for (repository, error) in failed {
             if listed.is_empty() {
-                // There is nothing that it does not concern.
+                // No profile could be listed, so the registry as a whole has failed.
                 return Err(error.into());
             }
-            self.put_off(&repository, &finding_of(&error)).await?;
+            self.defer_profile(&repository, &to_finding(&error)).await?;
         }
         Ok(listed)
     }
 
-    /// Notes that a profile could not be listed. What is known of it stays as it is.
-    async fn put_off(&self, repository: &Repository, finding: &Finding) -> Result<(), Stop> {
-        self.note_unlisted(finding);
-        self.try_to_keep(&unlisted(repository, finding)).await
+    /// Stores that a profile could not be listed. Its known revisions stay.
+    async fn defer_profile(
+        &self,
+        repository: &Repository,
+        finding: &Finding,
+    ) -> Result<(), CycleStop> {
+        self.count_unlisted(finding);
+        self.store_artifact(&listing_artifact(repository, finding))
+            .await
     }
 
-    fn note_unlisted(&self, finding: &Finding) {
+    fn count_unlisted(&self, finding: &Finding) {
         let mut tally = self.tally();
         tally.profiles += 1;
-        tally.why.get_or_insert_with(|| finding.message.clone());
+        tally
+            .first_error
+            .get_or_insert_with(|| finding.message.clone());
     }
 
-    /// The profiles that somebody wants of this registry, and which of their tags.
-    fn profiles(&self, catalogues: &[Catalogue]) -> Vec<Profile> {
-        let mut wanted: BTreeMap<&str, Vec<Wanted>> = BTreeMap::new();
-        for catalogue in catalogues {
-            for profile in &catalogue.enabled {
-                let of_it = wanted.entry(profile).or_default();
-                if !of_it.contains(&catalogue.wanted) {
-                    of_it.push(catalogue.wanted.clone());
+    /// The selected profiles of this registry, each with the selectors of its tags.
+    fn selected_profiles(&self, selections: &[ResolvedSelection]) -> Vec<SelectedProfile> {
+        let mut selectors: BTreeMap<&str, Vec<RevisionSelector>> = BTreeMap::new();
+        for selection in selections {
+            for profile in &selection.enabled {
+                let selectors_of_profile = selectors.entry(profile).or_default();
+                if !selectors_of_profile.contains(&selection.revision) {
+                    selectors_of_profile.push(selection.revision.clone());
                 }
             }
         }
-        let named = wanted.into_iter().filter_map(|(profile, wanted)| {
+        let profiles = selectors.into_iter().filter_map(|(profile, selectors)| {
             let repository = format!("{}{profile}", self.source.prefix);
-            // No registry can have one that is called otherwise.
+            // A name that is not a valid repository cannot exist in a registry.
             let repository = repository.parse().ok()?;
-            Some(Profile { repository, wanted })
+            Some(SelectedProfile {
+                repository,
+                selectors,
+            })
         });
-        named.collect()
+        profiles.collect()
     }
 
-    async fn tags(&self, profile: Profile) -> Result<One, Stop> {
-        let asked = timeout(WITHIN, self.source.registry.tags(&profile.repository)).await;
-        let asked = counted(asked.unwrap_or(Err(RegistryError::Stalled)));
-        self.one_more();
-        let tags = match asked {
+    async fn list_tags(&self, profile: SelectedProfile) -> Result<ListingResult, CycleStop> {
+        let result = timeout(
+            LISTING_TIMEOUT,
+            self.source.registry.tags(&profile.repository),
+        )
+        .await;
+        let result = count_outcome(result.unwrap_or(Err(RegistryError::Stalled)));
+        self.count_finished();
+        let tags = match result {
             Ok(tags) => tags,
-            // It has none. What was there is gone.
-            Err(RegistryError::NotThere) => Vec::new(),
-            Err(error) if is_of_the_whole(&error) => return Err(error.into()),
-            Err(error) => return Ok(One::Without(profile.repository, error)),
+            // The repository does not exist. Its known revisions count as gone.
+            Err(RegistryError::NotFound) => Vec::new(),
+            Err(error) if is_registry_wide(&error) => return Err(error.into()),
+            Err(error) => return Ok(ListingResult::Failed(profile.repository, error)),
         };
-        Ok(One::Listed(Listed { profile, tags }))
+        Ok(ListingResult::Listed(ListedProfile { profile, tags }))
     }
 
-    /// The revisions that somebody wants, with what is known of them.
-    pub(super) async fn revisions(&self, listed: &[Listed]) -> Result<Vec<Revision>, Stop> {
+    /// The selected revisions, each with its stored state.
+    pub(super) async fn load_revisions(
+        &self,
+        listed: &[ListedProfile],
+    ) -> Result<Vec<Revision>, CycleStop> {
         let mut revisions = Vec::new();
-        for Listed { profile, tags } in listed {
-            let known = self.known(&profile.repository).await?;
-            let known = known.into_iter();
-            let mut known: HashMap<String, Artifact> = known
+        for ListedProfile { profile, tags } in listed {
+            let stored = self.stored_artifacts(&profile.repository).await?;
+            let stored = stored.into_iter();
+            let mut stored: HashMap<String, Artifact> = stored
                 .map(|artifact| (artifact.tag.clone(), artifact))
                 .collect();
-            let tags = tags.iter().filter(|tag| profile.is_wanted(tag.as_str()));
+            let tags = tags.iter().filter(|tag| profile.is_selected(tag.as_str()));
             revisions.extend(tags.map(|tag| Revision {
                 repository: profile.repository.clone(),
                 tag: tag.clone(),
-                before: known.remove(tag.as_str()),
+                before: stored.remove(tag.as_str()),
             }));
         }
         Ok(revisions)
     }
 
-    async fn known(&self, repository: &Repository) -> Result<Vec<Artifact>, Stop> {
+    async fn stored_artifacts(&self, repository: &Repository) -> Result<Vec<Artifact>, CycleStop> {
         let tx = self.engine.store.fleet().await?;
         let (registry, one) = (self.claim.registry.as_str(), [repository.to_string()]);
-        Ok(os_catalogue::artifacts(&tx, registry, &one).await?)
+        Ok(os_catalogue::list_artifacts(&tx, registry, &one).await?)
     }
 
-    /// Notes which tags are not there any more.
-    pub(super) async fn mark_gone(&self, listed: &[Listed]) -> Result<(), Stop> {
-        for Listed { profile, tags } in listed {
-            // Of those that nobody wants now it is known only that they are there.
-            let others = tags.iter().filter(|tag| !profile.is_wanted(tag.as_str()));
+    /// Marks the tags that are gone.
+    pub(super) async fn mark_gone(&self, listed: &[ListedProfile]) -> Result<(), CycleStop> {
+        for ListedProfile { profile, tags } in listed {
+            // The listing is enough for tags that no project selected: they exist.
+            let others = tags.iter().filter(|tag| !profile.is_selected(tag.as_str()));
             let others: Vec<String> = others.map(Tag::to_string).collect();
             if !others.is_empty() {
-                self.see(profile.repository.as_str(), others).await?;
+                self.mark_seen(profile.repository.as_str(), others).await?;
             }
         }
         let repositories = listed.iter().map(|one| one.profile.repository.to_string());
@@ -158,26 +178,26 @@ impl Cycle<'_> {
     }
 }
 
-/// Why the tags of a repository could not be listed, as it is kept until they can.
-fn unlisted(repository: &Repository, finding: &Finding) -> Artifact {
+/// The stored entry for a repository whose tags cannot be listed.
+fn listing_artifact(repository: &Repository, finding: &Finding) -> Artifact {
     Artifact {
         repository: repository.to_string(),
-        tag: LISTING.to_owned(),
+        tag: LISTING_TAG.to_owned(),
         digest: [0; 32],
         moved_from: None,
         title: None,
         manifest: None,
         document: None,
-        findings: vec![kept(finding)],
-        trust: Trusted::Off,
+        findings: vec![finding_json(finding)],
+        trust: SignatureStatus::Unchecked,
         signature: None,
         files: Vec::new(),
         gone_at: None,
     }
 }
 
-impl Profile {
-    fn is_wanted(&self, tag: &str) -> bool {
-        self.wanted.iter().any(|wanted| wanted.admits(tag))
+impl SelectedProfile {
+    fn is_selected(&self, tag: &str) -> bool {
+        self.selectors.iter().any(|selector| selector.admits(tag))
     }
 }

@@ -1,68 +1,69 @@
-//! How a cycle ended, in numbers: whose profiles they are is nothing for everybody.
+//! The result of a cycle. It has numbers only: profile names of one project must not be shown to other projects.
 
 use evenkeel_domain::os::catalogue::CycleOutcome;
 use evenkeel_registry::Finding;
-use evenkeel_store::os_catalogue::{Artifact, Ended};
+use evenkeel_store::os_catalogue::{Artifact, CycleResult};
 use serde::Deserialize as _;
 
 use crate::plan::is_remark;
 
-/// What is wanting when a cycle ends.
+/// Counts of what is missing at the end of a cycle.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Profiles whose tags could not be listed.
     pub profiles: u32,
-    /// Why, of the first of them.
-    pub why: Option<String>,
-    /// Revisions of which something cannot be used.
+    /// Error of the first of these profiles.
+    pub first_error: Option<String>,
+    /// Revisions that cannot be used completely.
     pub revisions: u32,
-    /// Documents beside them that could not be had, or not be used.
+    /// Attachments that could not be fetched or used.
     pub documents: u32,
-    /// Whether it took too long, so that there may be more.
+    /// Whether the time limit was reached, so that more may be missing.
     pub is_late: bool,
 }
 
 impl Tally {
-    /// How the cycle ends.
-    pub(crate) fn ended(&self) -> Ended {
-        let mut said = Vec::new();
+    /// The result of the cycle.
+    pub(crate) fn to_result(&self) -> CycleResult {
+        let mut messages = Vec::new();
         if self.is_late {
-            said.push("it took too long, so what is missing is for the next time".to_owned());
+            messages.push("it took too long; the next sync continues".to_owned());
         }
         if self.profiles > 0 {
-            let why = self.why.as_deref().unwrap_or_default();
-            said.push(format!(
-                "{} could not be listed: {why}",
-                count(self.profiles, "profile")
+            let first_error = self.first_error.as_deref().unwrap_or_default();
+            messages.push(format!(
+                "{} could not be listed: {first_error}",
+                pluralize(self.profiles, "profile")
             ));
         }
         for (number, what) in [(self.revisions, "revision"), (self.documents, "document")] {
             if number > 0 {
-                said.push(format!("something is wrong with {}", count(number, what)));
+                messages.push(format!("{} with problems", pluralize(number, what)));
             }
         }
-        let outcome = if said.is_empty() {
+        let outcome = if messages.is_empty() {
             CycleOutcome::Good
         } else {
-            CycleOutcome::Partly
+            CycleOutcome::Partial
         };
-        Ended {
+        CycleResult {
             outcome,
-            message: evenkeel_domain::text::cut(&said.join("; "), 1_000),
+            message: evenkeel_domain::text::cut(&messages.join("; "), 1_000),
             not_before: None,
         }
     }
 }
 
-fn count(number: u32, what: &str) -> String {
+fn pluralize(number: u32, what: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
     format!("{number} {what}{end}")
 }
 
-/// Whether something is missing of a revision.
-pub(crate) fn is_wanting(artifact: &Artifact) -> bool {
+/// Whether something of a revision is missing.
+pub(crate) fn is_incomplete(artifact: &Artifact) -> bool {
     let mut findings = artifact.findings.iter();
-    findings.any(|kept| Finding::deserialize(kept).is_ok_and(|finding| !is_remark(finding.kind)))
+    findings
+        .any(|stored| Finding::deserialize(stored).is_ok_and(|finding| !is_remark(finding.kind)))
 }
 
 #[cfg(test)]
@@ -70,27 +71,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cycle_in_which_nothing_is_wanting_is_good() {
-        let ended = Tally::default().ended();
-        assert_eq!(ended.outcome, CycleOutcome::Good);
-        assert_eq!(ended.message, "");
+    fn a_cycle_without_problems_is_good() {
+        let result = Tally::default().to_result();
+        assert_eq!(result.outcome, CycleOutcome::Good);
+        assert_eq!(result.message, "");
     }
 
     #[test]
-    fn what_is_wanting_is_counted_and_not_named() {
+    fn problems_are_counted_and_not_named() {
         let tally = Tally {
             profiles: 2,
-            why: Some("it stopped answering".to_owned()),
+            first_error: Some("the server stopped responding".to_owned()),
             revisions: 1,
             documents: 3,
             is_late: true,
         };
-        let ended = tally.ended();
-        assert_eq!(ended.outcome, CycleOutcome::Partly);
+        let result = tally.to_result();
+        assert_eq!(result.outcome, CycleOutcome::Partial);
         assert_eq!(
-            ended.message,
-            "it took too long, so what is missing is for the next time; 2 profiles could not be listed: it stopped \
-             answering; something is wrong with 1 revision; something is wrong with 3 documents"
+            result.message,
+            "it took too long; the next sync continues; 2 profiles could not be listed: the server stopped responding; \
+             1 revision with problems; 3 documents with problems"
         );
     }
 }

@@ -15,7 +15,7 @@ fn revision(before: Option<Artifact>) -> Revision {
 
 fn layer(title: Option<&str>) -> Layer {
     Layer {
-        blob: Blob::of(b"spec: {}"),
+        blob: Blob::new(b"spec: {}"),
         media_type: "application/x-yaml".to_owned(),
         title: title.map(str::to_owned),
         annotations: BTreeMap::new(),
@@ -24,7 +24,7 @@ fn layer(title: Option<&str>) -> Layer {
 
 fn manifest(kind: Option<&str>, layers: Vec<Layer>) -> Manifest {
     Manifest {
-        digest: Digest::of(b"{}"),
+        digest: Digest::compute(b"{}"),
         bytes: Bytes::from_static(b"{}"),
         media_type: String::new(),
         artifact_type: kind.map(str::to_owned),
@@ -34,25 +34,25 @@ fn manifest(kind: Option<&str>, layers: Vec<Layer>) -> Manifest {
 }
 
 fn artifact(document: Option<&str>) -> Artifact {
-    let digest = Digest::of(b"{}");
+    let digest = Digest::compute(b"{}");
     Artifact {
         digest: *digest.bytes(),
         title: Some("edge.yaml".to_owned()),
         manifest: Some("{}".to_owned()),
         document: document.map(str::to_owned),
-        ..revision(None).unusable(&Finding::new(FindingKind::Gone, "gone"))
+        ..revision(None).unusable_artifact(&Finding::new(FindingKind::Gone, "gone"))
     }
 }
 
 #[test]
-fn a_profile_is_the_first_layer_of_an_artefact_of_its_kind() {
-    for kind in [None, Some(PROFILE_TYPE), Some(UNKNOWN_TYPE)] {
+fn a_profile_is_the_first_layer_of_an_artifact_of_its_type() {
+    for kind in [None, Some(PROFILE_TYPE), Some(UNKNOWN_ARTIFACT_TYPE)] {
         let manifest = manifest(kind, vec![layer(Some("edge.yaml")), layer(None)]);
-        let (_, title) = the_layer(&manifest).expect("a profile");
+        let (_, title) = profile_layer(&manifest).expect("a profile");
         assert_eq!(title, "edge.yaml");
     }
-    let long = "x".repeat(LONGEST_TITLE + 1);
-    for (kind, layers, found) in [
+    let long = "x".repeat(MAX_TITLE_BYTES + 1);
+    for (kind, layers, expected) in [
         (
             Some("application/vnd.cncf.helm"),
             vec![layer(Some("edge.yaml"))],
@@ -68,27 +68,30 @@ fn a_profile_is_the_first_layer_of_an_artefact_of_its_kind() {
         (None, vec![layer(Some(&long))], FindingKind::NotAProfile),
     ] {
         let manifest = manifest(kind, layers);
-        assert_eq!(the_layer(&manifest).expect_err("no profile").kind, found);
+        assert_eq!(
+            profile_layer(&manifest).expect_err("no profile").kind,
+            expected
+        );
     }
 }
 
 #[test]
-fn a_text_that_is_known_is_not_fetched_again() {
+fn a_known_text_is_not_fetched_again() {
     let manifest = manifest(None, vec![layer(Some("edge.yaml"))]);
-    let known = revision(Some(artifact(Some("spec: {}"))));
-    let text = known.known_text(&manifest, "edge.yaml");
+    let revision_before = revision(Some(artifact(Some("spec: {}"))));
+    let text = revision_before.cached_text(&manifest, "edge.yaml");
     assert_eq!(text.as_deref(), Some("spec: {}"));
-    assert_eq!(known.known_text(&manifest, "other.yaml"), None);
+    assert_eq!(revision_before.cached_text(&manifest, "other.yaml"), None);
     let moved = Manifest {
-        digest: Digest::of(b"another"),
+        digest: Digest::compute(b"another"),
         ..manifest.clone()
     };
-    assert_eq!(known.known_text(&moved, "edge.yaml"), None);
-    assert_eq!(revision(None).known_text(&manifest, "edge.yaml"), None);
+    assert_eq!(revision_before.cached_text(&moved, "edge.yaml"), None);
+    assert_eq!(revision(None).cached_text(&manifest, "edge.yaml"), None);
 }
 
 #[test]
-fn a_signature_that_was_good_is_of_one_content_alone() {
+fn a_valid_signature_covers_one_content_only() {
     let manifest = manifest(None, vec![]);
     let signed = |trust| {
         let mut before = artifact(Some("spec: {}"));
@@ -96,17 +99,29 @@ fn a_signature_that_was_good_is_of_one_content_alone() {
         before.signature = Some(json!({ "key": "00" }));
         revision(Some(before))
     };
-    assert!(signed(Trusted::Good).known_signature(&manifest).is_some());
-    assert!(signed(Trusted::Bad).known_signature(&manifest).is_none());
+    assert!(
+        signed(SignatureStatus::Good)
+            .cached_signature(&manifest)
+            .is_some()
+    );
+    assert!(
+        signed(SignatureStatus::Bad)
+            .cached_signature(&manifest)
+            .is_none()
+    );
     let moved = Manifest {
-        digest: Digest::of(b"another"),
+        digest: Digest::compute(b"another"),
         ..manifest
     };
-    assert!(signed(Trusted::Good).known_signature(&moved).is_none());
+    assert!(
+        signed(SignatureStatus::Good)
+            .cached_signature(&moved)
+            .is_none()
+    );
 }
 
 #[test]
-fn a_tag_has_moved_if_it_led_to_something_else_that_was_read() {
+fn a_tag_has_moved_if_its_former_content_was_read() {
     let manifest = manifest(None, vec![]);
     let moved = |digest, manifest_before: Option<&str>| {
         let before = Artifact {
@@ -115,63 +130,63 @@ fn a_tag_has_moved_if_it_led_to_something_else_that_was_read() {
             moved_from: Some([2; 32]),
             ..artifact(None)
         };
-        revision(Some(before)).moved_from(&manifest)
+        revision(Some(before)).previous_digest(&manifest)
     };
     assert_eq!(moved([1; 32], Some("{}")), Some([1; 32]));
     assert_eq!(moved(*manifest.digest.bytes(), Some("{}")), Some([2; 32]));
     assert_eq!(moved([0; 32], None), Some([2; 32]));
-    assert_eq!(revision(None).moved_from(&manifest), None);
+    assert_eq!(revision(None).previous_digest(&manifest), None);
 }
 
 #[test]
-fn what_was_known_stays_known_when_a_revision_cannot_be_used() {
+fn an_unusable_revision_keeps_what_was_stored() {
     let finding = Finding::new(FindingKind::NotAProfile, "a web page");
-    let never = revision(None).unusable(&finding);
+    let never = revision(None).unusable_artifact(&finding);
     assert_eq!((never.digest, never.manifest), ([0; 32], None));
 
     let before = artifact(Some("spec: {}"));
-    let now = revision(Some(before.clone())).unusable(&finding);
+    let now = revision(Some(before.clone())).unusable_artifact(&finding);
     assert_eq!(now.digest, before.digest);
     assert_eq!(now.manifest, before.manifest);
     assert_eq!(now.document, None);
-    assert_eq!(now.findings, [kept(&finding)]);
+    assert_eq!(now.findings, [finding_json(&finding)]);
 }
 
 #[test]
-fn a_tag_that_is_there_again_is_not_the_same() {
+fn a_tag_that_reappears_has_changed() {
     let before = artifact(None);
-    let looked = revision(Some(before.clone())).looked(before.clone());
-    assert_eq!(looked, Looked::Same(before.clone()));
+    let fetched = revision(Some(before.clone())).compare(before.clone());
+    assert_eq!(fetched, FetchedRevision::Unchanged(before.clone()));
     let gone = Artifact {
         gone_at: Some(chrono::DateTime::UNIX_EPOCH),
         ..before.clone()
     };
-    let looked = revision(Some(gone)).looked(before.clone());
-    assert_eq!(looked, Looked::New(before));
+    let fetched = revision(Some(gone)).compare(before.clone());
+    assert_eq!(fetched, FetchedRevision::Changed(before));
 }
 
 #[test]
-fn a_signature_carries_the_way_to_the_profile() {
-    let document = Document {
+fn a_signature_carries_the_manifest_and_the_profile() {
+    let document = ProfileDocument {
         title: "edge.yaml".to_owned(),
         text: "spec: {}".to_owned(),
     };
-    let chain = chained(json!({ "key": "00" }), Some("{}"), &document);
+    let chain = with_chain(json!({ "key": "00" }), Some("{}"), &document);
     let expected = json!({ "key": "00", "manifest": "{}", "profile": "spec: {}" });
     assert_eq!(chain, expected);
-    assert_eq!(chained(chain.clone(), Some("{}"), &document), chain);
+    assert_eq!(with_chain(chain.clone(), Some("{}"), &document), chain);
 }
 
 #[test]
-fn only_what_is_of_one_thing_becomes_its_finding() {
+fn only_errors_of_one_artifact_become_findings() {
     for (error, kind) in [
         (RegistryError::Denied, FindingKind::Denied),
         (RegistryError::TooLarge { limit: 1 }, FindingKind::TooLarge),
     ] {
-        assert_eq!(own(error).expect("of one thing").kind, kind);
+        assert_eq!(finding_or_error(error).expect("of one thing").kind, kind);
     }
-    assert!(own(RegistryError::Stalled).is_err());
-    assert!(own(RegistryError::Busy { again: None }).is_err());
-    assert!(!is_of_the_whole(&RegistryError::Stalled));
-    assert!(is_of_the_whole(&RegistryError::Unreachable(String::new())));
+    assert!(finding_or_error(RegistryError::Stalled).is_err());
+    assert!(finding_or_error(RegistryError::Busy { retry_after: None }).is_err());
+    assert!(!is_registry_wide(&RegistryError::Stalled));
+    assert!(is_registry_wide(&RegistryError::Unreachable(String::new())));
 }

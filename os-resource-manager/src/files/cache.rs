@@ -1,7 +1,8 @@
-//! The files that are kept, each under its digest, and what is there of those that are still coming.
+//! The cache of files, each stored under its digest, and the partial files of running and interrupted downloads.
 //!
-//! A file gets its name only when all of it is on the disk and has its digest, so whoever is killed leaves either the
-//! whole file or a part that is carried on. Everything here waits for the disk: call it aside ([`blocking`]).
+//! A file gets its final name only when it is completely on the disk and has its digest. A killed process therefore
+//! leaves either a complete file or a part that can be resumed. All functions here block on the disk: call them in
+//! [`run_blocking`].
 
 mod folder;
 
@@ -16,177 +17,177 @@ use std::time::SystemTime;
 use evenkeel_domain::Time;
 use evenkeel_registry::{Digest, Hasher};
 
-use folder::Folder;
+use folder::CacheFolder;
 pub(super) use folder::hash_rest;
 
-/// How much may be kept.
+/// Size limits of the cache.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// In all, in bytes.
-    pub most: u64,
-    /// What stays free on the disk, in bytes.
-    pub keep_free: u64,
+pub(super) struct CacheLimits {
+    /// Maximum size of all files, in bytes.
+    pub max_bytes: u64,
+    /// Space that stays free on the disk, in bytes.
+    pub min_free_bytes: u64,
 }
 
-/// Why there is no room for a file.
+/// Why there is no space for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoSpace {
-    /// It is larger than all that may be kept.
+pub(super) enum CacheSpaceError {
+    /// It is larger than the whole cache may be.
     TooLarge,
-    /// Everything else is in use, or the disk is full.
+    /// All other files are in use, or the disk is full.
     Full,
 }
 
-/// What is there of a file.
+/// What the cache has of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum There {
-    /// The whole of it, and it has its digest.
+pub(super) enum FilePresence {
+    /// The complete file, and its digest is verified.
     Verified,
-    /// The whole of it, as another process left it.
+    /// The complete file of an earlier process, not verified yet.
     Unverified,
-    /// Not the whole of it.
-    No,
+    /// Not the complete file.
+    Absent,
 }
 
-/// The files that are kept. Clones are the same.
+/// The cache. Clones share the same state.
 #[derive(Clone, Debug)]
-pub(super) struct Cache(Arc<Inside>);
+pub(super) struct FileCache(Arc<CacheInner>);
 
 #[derive(Debug)]
-struct Inside {
-    folder: Folder,
-    bounds: Bounds,
-    held: Mutex<Held>,
+struct CacheInner {
+    folder: CacheFolder,
+    limits: CacheLimits,
+    state: Mutex<CacheState>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    whole: HashMap<Digest, Whole>,
-    parts: HashMap<Digest, Begun>,
-    /// Grows with each use of a file.
-    turn: u64,
+struct CacheState {
+    files: HashMap<Digest, StoredFile>,
+    parts: HashMap<Digest, PartialFile>,
+    /// Increases with each use of a file.
+    use_counter: u64,
 }
 
 #[derive(Debug)]
-struct Whole {
+struct StoredFile {
     size: u64,
     is_verified: bool,
-    /// When it was used last, in turns.
-    used: u64,
-    /// How many read it now.
+    /// Value of `use_counter` at the last use.
+    last_used: u64,
+    /// Number of open readers.
     readers: usize,
 }
 
-/// A file that is not there as a whole.
+/// A file that is not complete yet.
 #[derive(Debug, Default)]
-struct Begun {
-    /// How much room is kept for it.
+struct PartialFile {
+    /// Bytes reserved for it.
     reserved: u64,
-    /// How much of it is there.
+    /// Bytes written so far.
     written: Arc<AtomicU64>,
-    /// Whether somebody fills it now.
-    is_filled: bool,
+    /// Whether a download is writing it.
+    is_being_filled: bool,
 }
 
-/// A file that is open. It is not removed as long as this lives.
+/// An open file. It is not evicted while this value lives.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenFile {
     pub file: File,
     pub size: u64,
-    cache: Cache,
+    cache: FileCache,
     digest: Digest,
 }
 
-/// Does what waits for the disk aside.
-pub(super) async fn blocking<T: Send + 'static>(
+/// Runs blocking disk work on a thread for it.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(io::Error::other)
 }
 
-impl Cache {
-    /// Opens the folder and takes it for this process. What is too much is removed, what was used longest ago first.
+impl FileCache {
+    /// Opens the folder and locks it for this process. Evicts the least recently used files if the cache is too large.
     ///
     /// # Errors
-    /// The folder cannot be made or read, or another process has it.
-    pub fn open(path: &Path, bounds: Bounds) -> io::Result<Self> {
-        let folder = Folder::take(path)?;
-        let mut held = Held::default();
-        for (digest, size) in folder.files()? {
-            held.turn += 1;
-            let whole = Whole {
+    /// The folder cannot be created or read, or another process uses it.
+    pub fn open(path: &Path, limits: CacheLimits) -> io::Result<Self> {
+        let folder = CacheFolder::open(path)?;
+        let mut state = CacheState::default();
+        for (digest, size) in folder.list_files()? {
+            state.use_counter += 1;
+            let stored = StoredFile {
                 size,
                 is_verified: false,
-                used: held.turn,
+                last_used: state.use_counter,
                 readers: 0,
             };
-            held.whole.insert(digest, whole);
+            state.files.insert(digest, stored);
         }
-        for (digest, size) in folder.parts()? {
-            let begun = Begun {
+        for (digest, size) in folder.list_parts()? {
+            let partial = PartialFile {
                 reserved: size,
                 written: Arc::new(AtomicU64::new(size)),
-                is_filled: false,
+                is_being_filled: false,
             };
-            held.parts.insert(digest, begun);
+            state.parts.insert(digest, partial);
         }
-        let cache = Self(Arc::new(Inside {
+        let cache = Self(Arc::new(CacheInner {
             folder,
-            bounds,
-            held: Mutex::new(held),
+            limits,
+            state: Mutex::new(state),
         }));
-        let mut held = cache.lock();
-        let too_much = held.bytes().saturating_sub(bounds.most);
-        for digest in held.victims(too_much, &HashSet::new()).0 {
-            cache.evict(&mut held, &digest)?;
+        let mut state = cache.lock();
+        let too_much = state.total_bytes().saturating_sub(limits.max_bytes);
+        for digest in state.eviction_candidates(too_much, &HashSet::new()).0 {
+            cache.evict(&mut state, &digest)?;
         }
-        tell(&held);
-        drop(held);
+        report_size(&state);
+        drop(state);
         Ok(cache)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is there of a file.
-    pub fn has(&self, digest: &Digest) -> There {
-        match self.lock().whole.get(digest) {
-            Some(whole) if whole.is_verified => There::Verified,
-            Some(_) => There::Unverified,
-            None => There::No,
+    /// What the cache has of a file.
+    pub fn presence(&self, digest: &Digest) -> FilePresence {
+        match self.lock().files.get(digest) {
+            Some(stored) if stored.is_verified => FilePresence::Verified,
+            Some(_) => FilePresence::Unverified,
+            None => FilePresence::Absent,
         }
     }
 
-    /// Opens a file that is there and has its digest, and notes that it was used; none if there is no such.
+    /// Opens a verified file, and records its use; `None` if there is none.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn read(&self, digest: &Digest, now: Time) -> io::Result<Option<Open>> {
-        let mut held = self.lock();
-        let turn = held.turn + 1;
-        let Some(whole) = held.whole.get_mut(digest).filter(|one| one.is_verified) else {
+    pub fn open_file(&self, digest: &Digest, now: Time) -> io::Result<Option<OpenFile>> {
+        let mut state = self.lock();
+        let use_counter = state.use_counter + 1;
+        let Some(stored) = state.files.get_mut(digest).filter(|one| one.is_verified) else {
             return Ok(None);
         };
-        let path = self.0.folder.file(digest);
-        let Some(file) = folder::open_if_there(&path)? else {
-            held.whole.remove(digest);
+        let path = self.0.folder.file_path(digest);
+        let Some(file) = folder::open_if_present(&path)? else {
+            state.files.remove(digest);
             return Ok(None);
         };
-        if file.metadata()?.len() != whole.size {
-            held.whole.remove(digest);
-            folder::remove(&path)?;
+        if file.metadata()?.len() != stored.size {
+            state.files.remove(digest);
+            folder::remove_if_present(&path)?;
             return Ok(None);
         }
-        whole.used = turn;
-        whole.readers += 1;
-        let size = whole.size;
-        held.turn = turn;
-        drop(held);
-        // The order of use is all that is lost if this fails.
+        stored.last_used = use_counter;
+        stored.readers += 1;
+        let size = stored.size;
+        state.use_counter = use_counter;
+        drop(state);
+        // If this fails, only the order of use is lost.
         file.set_modified(SystemTime::from(now)).ok();
-        Ok(Some(Open {
+        Ok(Some(OpenFile {
             file,
             size,
             cache: self.clone(),
@@ -194,196 +195,204 @@ impl Cache {
         }))
     }
 
-    /// Looks whether a file that another process left has its digest. One that has another is removed. Answers whether it is
-    /// there and good.
+    /// Verifies the digest of a file of an earlier process. Removes the file if the digest is wrong. Returns whether the
+    /// file is valid.
     ///
     /// # Errors
     /// The disk fails.
     pub fn verify(&self, digest: &Digest) -> io::Result<bool> {
-        let path = self.0.folder.file(digest);
-        let Some(mut file) = folder::open_if_there(&path)? else {
-            self.lock().whole.remove(digest);
+        let path = self.0.folder.file_path(digest);
+        let Some(mut file) = folder::open_if_present(&path)? else {
+            self.lock().files.remove(digest);
             return Ok(false);
         };
         let mut hasher = Hasher::default();
         let size = hash_rest(&mut file, &mut hasher)?;
-        let mut held = self.lock();
+        let mut state = self.lock();
         if hasher.finish() == *digest {
-            let Some(whole) = held.whole.get_mut(digest) else {
+            let Some(stored) = state.files.get_mut(digest) else {
                 return Ok(false);
             };
-            whole.is_verified = true;
-            whole.size = size;
+            stored.is_verified = true;
+            stored.size = size;
             return Ok(true);
         }
-        tracing::warn!(%digest, "a file that is kept is not what it was; it is fetched anew");
-        held.whole.remove(digest);
-        folder::remove(&path)?;
-        tell(&held);
+        tracing::warn!(%digest, "a cached file has a wrong digest and is downloaded again");
+        state.files.remove(digest);
+        folder::remove_if_present(&path)?;
+        report_size(&state);
         Ok(false)
     }
 
-    /// Takes what is there of a file to fill it: the file, and how much of it has been written. Nobody else fills it until
-    /// it is kept, dropped or left.
+    /// Opens the part of a file for writing. Returns the file and the number of bytes written so far. The part has one
+    /// writer until it is committed, discarded or released.
     ///
     /// # Errors
-    /// The disk fails, or somebody fills it.
-    pub fn part(&self, digest: &Digest) -> io::Result<(File, Arc<AtomicU64>)> {
-        let mut held = self.lock();
-        let begun = held.parts.entry(*digest).or_default();
-        if begun.is_filled {
+    /// The disk fails, or another download is writing the part.
+    pub fn open_part(&self, digest: &Digest) -> io::Result<(File, Arc<AtomicU64>)> {
+        let mut state = self.lock();
+        let partial = state.parts.entry(*digest).or_default();
+        if partial.is_being_filled {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let file = self.0.folder.open_part(digest)?;
         let there = file.metadata()?.len();
-        begun.written.store(there, Ordering::Relaxed);
-        begun.reserved = begun.reserved.max(there);
-        begun.is_filled = true;
-        Ok((file, Arc::clone(&begun.written)))
+        partial.written.store(there, Ordering::Relaxed);
+        partial.reserved = partial.reserved.max(there);
+        partial.is_being_filled = true;
+        Ok((file, Arc::clone(&partial.written)))
     }
 
-    /// Keeps room for so much of a file that is being filled. Others go for it, those that were used longest ago first, but
-    /// none that is `spared`; if that is not enough, none goes.
+    /// Reserves `bytes` in all for a part that is being written. Evicts the least recently used files for it, but none of
+    /// `spared`. Evicts nothing if that would not be enough.
     ///
     /// # Errors
-    /// There is no room, or the disk cannot be looked at.
+    /// There is no space, or the disk cannot be examined.
     pub fn reserve(
         &self,
         digest: &Digest,
         bytes: u64,
         spared: &HashSet<Digest>,
-    ) -> io::Result<Result<(), NoSpace>> {
-        let bounds = self.0.bounds;
-        if bytes > bounds.most {
-            return Ok(Err(NoSpace::TooLarge));
+    ) -> io::Result<Result<(), CacheSpaceError>> {
+        let limits = self.0.limits;
+        if bytes > limits.max_bytes {
+            return Ok(Err(CacheSpaceError::TooLarge));
         }
-        let mut held = self.lock();
-        let (reserved, written) = held.parts.get(digest).map_or((0, 0), |begun| {
-            (begun.reserved, begun.written.load(Ordering::Relaxed))
+        let mut state = self.lock();
+        let (reserved, written) = state.parts.get(digest).map_or((0, 0), |partial| {
+            (partial.reserved, partial.written.load(Ordering::Relaxed))
         });
-        let others = held.bytes().saturating_sub(reserved);
-        let too_much = others.saturating_add(bytes).saturating_sub(bounds.most);
-        let wanted = bounds
-            .keep_free
-            .saturating_add(held.promised(digest))
+        let others = state.total_bytes().saturating_sub(reserved);
+        let too_much = others
+            .saturating_add(bytes)
+            .saturating_sub(limits.max_bytes);
+        let required = limits
+            .min_free_bytes
+            .saturating_add(state.outstanding_bytes(digest))
             .saturating_add(bytes.saturating_sub(written));
-        let lacking = wanted.saturating_sub(self.0.folder.free()?);
+        let lacking = required.saturating_sub(self.0.folder.free_bytes()?);
         let must_go = too_much.max(lacking);
-        let (victims, gained) = held.victims(must_go, spared);
+        let (victims, gained) = state.eviction_candidates(must_go, spared);
         if gained < must_go {
-            return Ok(Err(NoSpace::Full));
+            return Ok(Err(CacheSpaceError::Full));
         }
         for victim in victims {
-            self.evict(&mut held, &victim)?;
+            self.evict(&mut state, &victim)?;
         }
-        held.parts.entry(*digest).or_default().reserved = bytes;
-        tell(&held);
+        state.parts.entry(*digest).or_default().reserved = bytes;
+        report_size(&state);
         Ok(Ok(()))
     }
 
-    fn evict(&self, held: &mut Held, digest: &Digest) -> io::Result<()> {
-        if held.parts.remove(digest).is_some() {
-            return folder::remove(&self.0.folder.part(digest));
+    fn evict(&self, state: &mut CacheState, digest: &Digest) -> io::Result<()> {
+        if state.parts.remove(digest).is_some() {
+            return folder::remove_if_present(&self.0.folder.part_path(digest));
         }
-        held.whole.remove(digest);
+        state.files.remove(digest);
         metrics::counter!("evenkeel_files_evicted_total").increment(1);
-        tracing::info!(%digest, "a file that is kept makes room for others");
-        folder::remove(&self.0.folder.file(digest))
+        tracing::info!(%digest, "a cached file is evicted to make space");
+        folder::remove_if_present(&self.0.folder.file_path(digest))
     }
 
-    /// Gives a part that is whole, flushed and has its digest its name. It is there for good when this is done.
+    /// Gives its final name to a complete, flushed part with the right digest. The file is durable when this returns.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn keep(&self, digest: &Digest, size: u64) -> io::Result<()> {
-        self.0.folder.keep(digest)?;
-        let mut held = self.lock();
-        held.parts.remove(digest);
-        held.turn += 1;
-        let whole = Whole {
+    pub fn commit(&self, digest: &Digest, size: u64) -> io::Result<()> {
+        self.0.folder.commit_part(digest)?;
+        let mut state = self.lock();
+        state.parts.remove(digest);
+        state.use_counter += 1;
+        let stored = StoredFile {
             size,
             is_verified: true,
-            used: held.turn,
+            last_used: state.use_counter,
             readers: 0,
         };
-        held.whole.insert(*digest, whole);
-        tell(&held);
+        state.files.insert(*digest, stored);
+        report_size(&state);
         Ok(())
     }
 
-    /// Removes a part that is worth nothing.
+    /// Removes a part that is of no use.
     ///
     /// # Errors
     /// The disk fails.
     pub fn discard(&self, digest: &Digest) -> io::Result<()> {
-        let mut held = self.lock();
-        held.parts.remove(digest);
-        tell(&held);
-        folder::remove(&self.0.folder.part(digest))
+        let mut state = self.lock();
+        state.parts.remove(digest);
+        report_size(&state);
+        folder::remove_if_present(&self.0.folder.part_path(digest))
     }
 
-    /// Leaves a part to whoever carries it on. Nothing happens if it was kept or removed.
-    pub fn leave(&self, digest: &Digest) {
-        let mut held = self.lock();
-        if let Some(begun) = held.parts.get_mut(digest) {
-            begun.is_filled = false;
-            begun.reserved = begun.written.load(Ordering::Relaxed);
+    /// Releases a part, so that another download can resume it. Does nothing if it was committed or discarded.
+    pub fn release(&self, digest: &Digest) {
+        let mut state = self.lock();
+        if let Some(partial) = state.parts.get_mut(digest) {
+            partial.is_being_filled = false;
+            partial.reserved = partial.written.load(Ordering::Relaxed);
         }
-        tell(&held);
+        report_size(&state);
     }
 }
 
-impl Held {
-    /// How much is kept, and kept free for what comes.
-    fn bytes(&self) -> u64 {
-        let whole = self.whole.values().map(|whole| whole.size);
-        whole
-            .chain(self.parts.values().map(|begun| begun.reserved))
+impl CacheState {
+    /// Size of all files, and of all reservations.
+    fn total_bytes(&self) -> u64 {
+        let files = self.files.values().map(|file| file.size);
+        files
+            .chain(self.parts.values().map(|partial| partial.reserved))
             .fold(0, u64::saturating_add)
     }
 
-    /// How much others will still write for which room is kept.
-    fn promised(&self, digest: &Digest) -> u64 {
+    /// Reserved bytes that the other parts have not written yet.
+    fn outstanding_bytes(&self, digest: &Digest) -> u64 {
         let others = self.parts.iter().filter(|(other, _)| *other != digest);
-        others.fold(0, |sum, (_, begun)| {
-            let written = begun.written.load(Ordering::Relaxed);
-            sum.saturating_add(begun.reserved.saturating_sub(written))
+        others.fold(0, |sum, (_, partial)| {
+            let written = partial.written.load(Ordering::Relaxed);
+            sum.saturating_add(partial.reserved.saturating_sub(written))
         })
     }
 
-    /// What goes to gain so many bytes, and how many it gains. Parts that nobody fills go first.
-    fn victims(&self, bytes: u64, spared: &HashSet<Digest>) -> (Vec<Digest>, u64) {
-        let parts = self.parts.iter().filter(|(_, begun)| !begun.is_filled);
-        let parts = parts.map(|(digest, begun)| (0, begun.reserved, *digest));
-        let whole = self.whole.iter();
-        let whole = whole.filter(|(digest, whole)| whole.readers == 0 && !spared.contains(digest));
-        let whole = whole.map(|(digest, whole)| (whole.used, whole.size, *digest));
-        let mut all: Vec<(u64, u64, Digest)> = parts.chain(whole).collect();
+    /// What to evict to gain `bytes`, and how many bytes that gains. Parts that no download writes come first.
+    fn eviction_candidates(&self, bytes: u64, spared: &HashSet<Digest>) -> (Vec<Digest>, u64) {
+        let parts = self
+            .parts
+            .iter()
+            .filter(|(_, partial)| !partial.is_being_filled);
+        let parts = parts.map(|(digest, partial)| (0, partial.reserved, *digest));
+        let files = self.files.iter();
+        let files = files.filter(|(digest, file)| file.readers == 0 && !spared.contains(digest));
+        let files = files.map(|(digest, file)| (file.last_used, file.size, *digest));
+        let mut all: Vec<(u64, u64, Digest)> = parts.chain(files).collect();
         all.sort_unstable();
         let mut gained: u64 = 0;
-        let mut going = Vec::new();
+        let mut candidates = Vec::new();
         for (_, size, digest) in all {
             if gained >= bytes {
                 break;
             }
             gained = gained.saturating_add(size);
-            going.push(digest);
+            candidates.push(digest);
         }
-        (going, gained)
+        (candidates, gained)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenFile {
     fn drop(&mut self) {
-        if let Some(whole) = self.cache.lock().whole.get_mut(&self.digest) {
-            whole.readers = whole.readers.saturating_sub(1);
+        if let Some(stored) = self.cache.lock().files.get_mut(&self.digest) {
+            stored.readers = stored.readers.saturating_sub(1);
         }
     }
 }
 
-fn tell(held: &Held) {
-    #[expect(clippy::cast_precision_loss, reason = "nobody counts so far")]
-    metrics::gauge!("evenkeel_files_cache_bytes").set(held.bytes() as f64);
+fn report_size(state: &CacheState) {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a cache is far smaller than 2^53 bytes"
+    )]
+    metrics::gauge!("evenkeel_files_cache_bytes").set(state.total_bytes() as f64);
 }
 
 #[cfg(test)]

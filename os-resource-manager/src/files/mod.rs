@@ -1,28 +1,28 @@
-//! The files of operating systems, for nodes: a site needs one way out.
+//! Serves the files of operating systems to nodes, so that a site needs only one connection to the outside.
 //!
-//! A file is asked for by its digest (`/files/sha256/<digest>`, with any name behind it) or by the path of its address in
-//! the profile. Only what a profile of the caller's project names may be had. Where a file comes from is of no account:
-//! it is kept once under its digest, and nobody sees a byte of it before all of it has that digest. So whoever knows a
-//! digest and may name it in a profile may have the file.
+//! A file is requested by its digest (`/files/sha256/<digest>`, optionally followed by any name) or by the path of its
+//! address in the profile. Only files that a profile of the caller's project names are served. The source of a file does
+//! not matter: it is stored once under its digest, and no byte is served before the complete file has that digest. So a
+//! caller that knows a digest and may name it in a profile can get the file.
 //!
-//! | file | what it answers |
+//! | file | what it does |
 //! | --- | --- |
-//! | `settings` | what can be said |
-//! | `callers` | who asks, and of which projects it gets files |
-//! | `offers` | which files may be had, and where they lie |
-//! | `flights`, `part`, `upstream` | how a file comes: once, however many ask, and carried on after a break |
-//! | `cache` | where it is kept |
-//! | `prefetch` | which come before anybody asks |
-//! | `range`, `transfers`, `answer` | which part is asked for, by how many at once, and what is said |
+//! | `settings` | settings of the service |
+//! | `access` | authenticates callers and finds their projects |
+//! | `offers` | which files can be served, and their sources |
+//! | `downloads`, `partial_download`, `upstream` | downloads a file once for all requests, and resumes it |
+//! | `cache` | stores the files |
+//! | `prefetch` | downloads files before they are requested |
+//! | `range`, `transfers`, `response` | the requested range, the number of transfers, and the response |
 
-mod answer;
+mod access;
 mod cache;
-mod callers;
-mod flights;
+mod downloads;
 mod offers;
-mod part;
+mod partial_download;
 mod prefetch;
 mod range;
+mod response;
 mod settings;
 mod transfers;
 mod upstream;
@@ -42,40 +42,40 @@ use evenkeel_registry::Digest;
 use evenkeel_store::Store;
 
 use crate::Sources;
-use answer::No;
-use cache::{Bounds, Cache, Open, blocking};
-use callers::Refused;
-use flights::Flights;
-use offers::{Found, Name, Offers, Wanted, plain};
-use part::Trouble;
+use access::AccessError;
+use cache::{CacheLimits, FileCache, OpenFile, run_blocking};
+use downloads::Downloads;
+use offers::{FileName, OfferLookup, OfferedFile, Offers, normalize_path};
+use partial_download::DownloadError;
 use prefetch::Prefetcher;
+use response::FileError;
 pub use settings::{Admission, FileSettings, Prefetch};
-use transfers::Transfers;
+use transfers::TransferLimiter;
 
-/// What stands before a digest in the address of a file.
-const BY_DIGEST: &str = "files/sha256/";
+/// Path prefix of a file that is requested by its digest.
+const DIGEST_PATH_PREFIX: &str = "files/sha256/";
 
-/// Serves the files of operating systems to nodes. Clones are the same.
+/// Serves the files of operating systems to nodes. Clones share the same state.
 #[derive(Clone, Debug)]
-pub struct Files(Arc<Inside>);
+pub struct FileServer(Arc<FileServerInner>);
 
 #[derive(Debug)]
-struct Inside {
+struct FileServerInner {
     store: Store,
     authority: Arc<Authority>,
     clock: Arc<dyn Clock>,
     settings: FileSettings,
     offers: Offers,
-    cache: Cache,
-    flights: Flights,
-    transfers: Transfers,
+    cache: FileCache,
+    downloads: Downloads,
+    limiter: TransferLimiter,
 }
 
-impl Files {
-    /// Takes the folder of files for this process.
+impl FileServer {
+    /// Opens the folder of files and locks it for this process.
     ///
     /// # Errors
-    /// The folder cannot be made or read, or another process has it.
+    /// The folder cannot be created or read, or another process uses it.
     pub fn open(
         store: Store,
         authority: Arc<Authority>,
@@ -83,130 +83,135 @@ impl Files {
         settings: FileSettings,
         sources: Arc<Sources>,
     ) -> io::Result<Self> {
-        let bounds = Bounds {
-            most: settings.max_bytes,
-            keep_free: settings.keep_free,
+        let limits = CacheLimits {
+            max_bytes: settings.max_bytes,
+            min_free_bytes: settings.min_free_bytes,
         };
-        let cache = Cache::open(&settings.dir, bounds)?;
-        let flights = Flights::new(
+        let cache = FileCache::open(&settings.dir, limits)?;
+        let downloads = Downloads::new(
             cache.clone(),
             sources,
             Arc::clone(&clock),
-            settings.pause,
-            settings.rest,
+            settings.retry_delay,
+            settings.bad_file_retry_interval,
         );
-        Ok(Self(Arc::new(Inside {
+        Ok(Self(Arc::new(FileServerInner {
             offers: Offers::new(store.clone(), Arc::clone(&clock)),
-            transfers: Transfers::new(settings.transfers, settings.transfers_per_node),
+            limiter: TransferLimiter::new(settings.max_transfers, settings.max_transfers_per_node),
             store,
             authority,
             clock,
             settings,
             cache,
-            flights,
+            downloads,
         })))
     }
 
-    /// Answers requests for files.
+    /// The HTTP routes.
     pub fn router(&self) -> Router {
-        Router::new().fallback(answer).with_state(self.clone())
+        Router::new()
+            .fallback(handle_request)
+            .with_state(self.clone())
     }
 
-    /// Fetches what nodes will ask for, if that is wanted, until the process stops.
+    /// Prefetches files until the process stops, if the settings want that.
     pub fn start_loops(&self, life: &Lifecycle) {
         if self.0.settings.prefetch == Prefetch::Off {
             return;
         }
         let (prefetcher, stopping) = (self.prefetcher(), life.stopping());
-        life.spawn("files for nodes", async move {
+        life.spawn("file prefetch", async move {
             prefetcher.run(stopping).await;
             Ok(())
         });
     }
 
-    /// Fetches once what nodes will ask for. Says how many of these files are there now.
+    /// Runs one prefetch pass. Returns how many of the files to prefetch are in the cache now.
     ///
     /// # Errors
-    /// The database cannot be reached.
+    /// The database is unreachable.
     pub async fn prefetch(&self) -> Result<usize, evenkeel_store::StoreError> {
-        self.prefetcher().pass().await
+        self.prefetcher().run_pass().await
     }
 
     fn prefetcher(&self) -> Prefetcher {
         Prefetcher {
             store: self.0.store.clone(),
-            flights: self.0.flights.clone(),
+            downloads: self.0.downloads.clone(),
         }
     }
 
-    async fn answer(&self, request: &Parts) -> Result<Response, No> {
+    async fn respond(&self, request: &Parts) -> Result<Response, FileError> {
         if !matches!(request.method, Method::GET | Method::HEAD) {
-            return Err(No::OnlyReading);
+            return Err(FileError::MethodNotAllowed);
         }
         let now = self.0.clock.now();
         let admission = self.0.settings.admission;
-        let asker = callers::asker(admission, &self.0.authority, &self.0.store, request, now).await;
-        let asker = asker.map_err(No::Refused)?;
-        let name = name_in(request.uri.path()).ok_or(No::NotThere)?;
-        // One asks the database at a time; while that is slow the others do not wait for ever.
-        let found = self.0.offers.find(&name, &asker.sees);
-        let found = tokio::time::timeout(self.0.settings.look, found).await;
-        let found = found.map_err(|_| No::Unknown)?;
-        let wanted = match found.map_err(|error| No::Refused(Refused::Store(error)))? {
-            Found::One(wanted) => wanted,
-            Found::Several => return Err(No::Ambiguous),
-            Found::Nothing => return Err(No::NotThere),
+        let caller =
+            access::authenticate(admission, &self.0.authority, &self.0.store, request, now).await;
+        let caller = caller.map_err(FileError::Refused)?;
+        let name = parse_file_name(request.uri.path()).ok_or(FileError::NotFound)?;
+        // One request at a time queries the database. If that is slow, the others stop waiting after `lookup_timeout`.
+        let lookup = self.0.offers.find(&name, &caller.visible);
+        let lookup = tokio::time::timeout(self.0.settings.lookup_timeout, lookup).await;
+        let lookup = lookup.map_err(|_| FileError::LookupTimeout)?;
+        let file = match lookup.map_err(|error| FileError::Refused(AccessError::Store(error)))? {
+            OfferLookup::File(file) => file,
+            OfferLookup::Ambiguous => return Err(FileError::Ambiguous),
+            OfferLookup::NotFound => return Err(FileError::NotFound),
         };
-        if let Some(known) = answer::known(&request.headers, &wanted.digest) {
-            return Ok(known);
+        if let Some(response) = response::not_modified(&request.headers, &file.digest) {
+            return Ok(response);
         }
-        let transfer = self.0.transfers.take(asker.holder);
-        let transfer = transfer.map_err(No::Room)?;
-        let open = self.there(&wanted).await?;
-        answer::file(request, &wanted.digest, open, transfer).await
+        let transfer = self.0.limiter.acquire(caller.owner);
+        let transfer = transfer.map_err(FileError::TooManyTransfers)?;
+        let open = self.wait_for_file(&file).await?;
+        response::file_response(request, &file.digest, open, transfer).await
     }
 
-    /// The file, once it is there; waits for it as long as may be.
-    async fn there(&self, wanted: &Arc<Wanted>) -> Result<Open, No> {
-        if let Some(open) = self.read(wanted.digest).await? {
+    /// Opens the file; waits for its download up to `wait_timeout`.
+    async fn wait_for_file(&self, file: &Arc<OfferedFile>) -> Result<OpenFile, FileError> {
+        if let Some(open) = self.open_cached(file.digest).await? {
             return Ok(open);
         }
-        let mut flight = self.0.flights.join(wanted, &Arc::new(HashSet::new()));
-        let landed = flight.wait_for(Option::is_some);
-        let landed = tokio::time::timeout(self.0.settings.wait, landed).await;
-        let landed = landed.map_err(|_| No::NotYet)?;
-        // A flight that ends without a word is one that failed in a way that nobody thought of.
-        let landed = landed.ok().and_then(|landed| landed.clone());
-        landed.ok_or(No::NotYet)?.map_err(No::Trouble)?;
-        // It may have made room for others already.
-        let open = self.read(wanted.digest).await?;
-        open.ok_or(No::Trouble(Trouble::NoRoom))
+        let mut download = self.0.downloads.join(file, &Arc::new(HashSet::new()));
+        let result = download.wait_for(Option::is_some);
+        let result = tokio::time::timeout(self.0.settings.wait_timeout, result).await;
+        let result = result.map_err(|_| FileError::Pending)?;
+        // A download that ends without a result has panicked.
+        let result = result.ok().and_then(|result| result.clone());
+        result
+            .ok_or(FileError::Pending)?
+            .map_err(FileError::Download)?;
+        // The file may already have been evicted.
+        let open = self.open_cached(file.digest).await?;
+        open.ok_or(FileError::Download(DownloadError::NoSpace))
     }
 
-    async fn read(&self, digest: Digest) -> Result<Option<Open>, No> {
+    async fn open_cached(&self, digest: Digest) -> Result<Option<OpenFile>, FileError> {
         let (cache, now) = (self.0.cache.clone(), self.0.clock.now());
-        let open = blocking(move || cache.read(&digest, now)).await;
+        let open = run_blocking(move || cache.open_file(&digest, now)).await;
         let open = open.and_then(|open| open);
-        open.map_err(|error| No::Trouble(Trouble::disk(&error)))
+        open.map_err(|error| FileError::Download(DownloadError::from_disk_error(&error)))
     }
 }
 
-async fn answer(State(files): State<Files>, request: Request) -> Response {
+async fn handle_request(State(files): State<FileServer>, request: Request) -> Response {
     let (request, _) = request.into_parts();
-    match files.answer(&request).await {
-        Ok(answer) => answer,
-        Err(no) => no.answer(),
+    match files.respond(&request).await {
+        Ok(response) => response,
+        Err(error) => error.to_response(),
     }
 }
 
-/// What is asked for; none if no file can be called so.
-fn name_in(path: &str) -> Option<Name> {
-    let path = plain(path);
-    let Some(rest) = path.strip_prefix(BY_DIGEST) else {
-        return (!path.is_empty()).then_some(Name::Path(path));
+/// The requested file; `None` if no file can have such a name.
+fn parse_file_name(path: &str) -> Option<FileName> {
+    let path = normalize_path(path);
+    let Some(rest) = path.strip_prefix(DIGEST_PATH_PREFIX) else {
+        return (!path.is_empty()).then_some(FileName::Path(path));
     };
     let digits = rest.split('/').next().unwrap_or_default();
-    Digest::from_hex(digits).ok().map(Name::Digest)
+    Digest::from_hex(digits).ok().map(FileName::Digest)
 }
 
 #[cfg(test)]
@@ -214,21 +219,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_called_by_its_digest_or_by_its_path() {
-        let digest = Digest::of(b"edge");
+    fn a_file_is_named_by_its_digest_or_by_its_path() {
+        let digest = Digest::compute(b"edge");
         for path in [
             format!("/files/sha256/{}", digest.hex()),
             format!("/files/sha256/{}/edge.raw.gz", digest.hex()),
         ] {
-            assert_eq!(name_in(&path), Some(Name::Digest(digest)), "{path}");
+            assert_eq!(
+                parse_file_name(&path),
+                Some(FileName::Digest(digest)),
+                "{path}"
+            );
         }
-        let by_path = Name::Path("files-edge-orch/repository/edge.raw.gz".to_owned());
+        let by_path = FileName::Path("files-edge-orch/repository/edge.raw.gz".to_owned());
         assert_eq!(
-            name_in("/files-edge-orch/repository/edge.raw.gz"),
+            parse_file_name("/files-edge-orch/repository/edge.raw.gz"),
             Some(by_path)
         );
         for path in ["", "/", "/files/sha256/", "/files/sha256/ab", "/.."] {
-            assert_eq!(name_in(path), None, "{path}");
+            assert_eq!(parse_file_name(path), None, "{path}");
         }
     }
 }

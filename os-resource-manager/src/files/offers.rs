@@ -1,4 +1,4 @@
-//! What may be had: the files that profiles name, and nothing else.
+//! The files that can be served: exactly those that profiles name.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -8,90 +8,90 @@ use evenkeel_domain::Time;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
 use evenkeel_registry::Digest;
-use evenkeel_store::os_inside::{self, Offer};
+use evenkeel_store::os_details::{self, Offer};
 use evenkeel_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use url::Url;
 
-use super::callers::Sees;
+use super::access::VisibleProjects;
 
-/// How long what is known counts.
-const COUNTS_FOR: TimeDelta = TimeDelta::seconds(30);
+/// How long a snapshot is used.
+const SNAPSHOT_TTL: TimeDelta = TimeDelta::seconds(30);
 
-/// How long something that is not known is not looked for again, at least.
-const ABSENT_FOR: TimeDelta = TimeDelta::seconds(1);
+/// Minimum time before a missing file is looked up again.
+const MIN_ABSENCE_TTL: TimeDelta = TimeDelta::seconds(1);
 
-/// So many times as long as a look took nobody looks for what is not known: asking for it must not keep the database busy.
-const RATHER: i32 = 10;
+/// A missing file is looked up again after this many times the duration of the last lookup, to protect the database.
+const ABSENCE_TTL_FACTOR: i32 = 10;
 
-/// Under which name a request asks for a file.
+/// The name by which a request asks for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    /// What it is.
+pub(super) enum FileName {
+    /// Digest of the file.
     Digest(Digest),
-    /// The path of its address in a profile, as [`plain`] has it.
+    /// Path of its address in a profile, normalised by [`normalize_path`].
     Path(String),
 }
 
-/// A file that may be had.
+/// A file that can be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    /// What it is.
+pub(super) struct OfferedFile {
+    /// Digest of the file.
     pub digest: Digest,
-    /// Where it can be fetched from; any will do.
-    pub places: Vec<Place>,
+    /// Equivalent sources.
+    pub sources: Vec<FileSource>,
 }
 
-/// Where a file can be fetched from.
+/// Where a file can be downloaded from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    /// The name of the registry that says so.
+pub(super) struct FileSource {
+    /// Name of the registry that named it.
     pub registry: String,
-    /// Where it lies: `blob:<repository>@sha256:<hex>` or `web:<url>`.
-    pub at: String,
-    /// How many bytes it has, if that is known.
+    /// `blob:<repository>@sha256:<hex>` or `web:<url>`.
+    pub location: String,
+    /// Size in bytes, if known.
     pub size: Option<u64>,
 }
 
-/// What a name leads to.
+/// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// A file.
-    One(Arc<Wanted>),
-    /// Several files: profiles do not agree on what lies there.
-    Several,
-    /// Nothing that whoever asks may have.
-    Nothing,
+pub(super) enum OfferLookup {
+    /// One file.
+    File(Arc<OfferedFile>),
+    /// Profiles name different files with this path.
+    Ambiguous,
+    /// Nothing that the caller may have.
+    NotFound,
 }
 
-/// What may be had in all projects, as the database says now and then.
+/// The files that can be served in all projects, from a snapshot of the database.
 #[derive(Debug)]
 pub(super) struct Offers {
     store: Store,
     clock: Arc<dyn Clock>,
-    last: Mutex<Option<Look>>,
+    snapshot: Mutex<Option<OfferSnapshot>>,
 }
 
-/// A look into the database.
+/// A snapshot of the database.
 #[derive(Clone, Debug)]
-struct Look {
-    at: Time,
-    /// How long something that was not there is not looked for again.
-    absent_for: TimeDelta,
-    known: Arc<Known>,
+struct OfferSnapshot {
+    taken_at: Time,
+    /// How long a file that was missing is not looked up again.
+    absence_ttl: TimeDelta,
+    index: Arc<OfferIndex>,
 }
 
-/// What may be had.
+/// The files that can be served, by digest and by path.
 #[derive(Debug, Default)]
-struct Known {
-    files: HashMap<Digest, Named>,
+struct OfferIndex {
+    files: HashMap<Digest, FileEntry>,
     paths: HashMap<String, BTreeMap<Digest, HashSet<TenantId>>>,
 }
 
-/// A file and the projects with a profile that names it.
+/// A file, and the projects with a profile that names it.
 #[derive(Debug)]
-struct Named {
-    wanted: Arc<Wanted>,
+struct FileEntry {
+    file: Arc<OfferedFile>,
     tenants: HashSet<TenantId>,
 }
 
@@ -100,105 +100,118 @@ impl Offers {
         Self {
             store,
             clock,
-            last: Mutex::default(),
+            snapshot: Mutex::default(),
         }
     }
 
-    /// What a name leads to for somebody. What became known only now is found at once, and what is forgotten is found for
-    /// half a minute.
+    /// Looks up a file for a caller. A file that was just added is found at once; a removed file is found for up to 30
+    /// seconds more.
     ///
     /// # Errors
-    /// The database cannot be reached.
-    pub async fn find(&self, name: &Name, sees: &Sees) -> Result<Found, StoreError> {
-        let last = self.look(|_| COUNTS_FOR).await?;
-        let found = last.known.find(name, sees);
-        if found != Found::Nothing {
-            return Ok(found);
+    /// The database is unreachable.
+    pub async fn find(
+        &self,
+        name: &FileName,
+        visible: &VisibleProjects,
+    ) -> Result<OfferLookup, StoreError> {
+        let snapshot = self.load_snapshot(|_| SNAPSHOT_TTL).await?;
+        let lookup = snapshot.index.find(name, visible);
+        if lookup != OfferLookup::NotFound {
+            return Ok(lookup);
         }
-        let fresh = self.look(|last| last.absent_for).await?;
-        Ok(fresh.known.find(name, sees))
+        let fresh = self.load_snapshot(|snapshot| snapshot.absence_ttl).await?;
+        Ok(fresh.index.find(name, visible))
     }
 
-    /// The last look, or a new one if that is older than it may be.
-    async fn look(&self, age: impl Fn(&Look) -> TimeDelta) -> Result<Look, StoreError> {
-        let mut last = self.last.lock().await;
-        let at = self.clock.now();
-        if let Some(last) = &*last {
-            // A clock that was set back makes nothing fresh.
-            let since = at.signed_duration_since(last.at);
-            if since >= TimeDelta::zero() && since < age(last) {
-                return Ok(last.clone());
+    /// The last snapshot, or a new one if the last one is too old.
+    async fn load_snapshot(
+        &self,
+        age: impl Fn(&OfferSnapshot) -> TimeDelta,
+    ) -> Result<OfferSnapshot, StoreError> {
+        let mut snapshot = self.snapshot.lock().await;
+        let now = self.clock.now();
+        if let Some(snapshot) = &*snapshot {
+            // If the clock was set back, the snapshot counts as too old.
+            let since = now.signed_duration_since(snapshot.taken_at);
+            if since >= TimeDelta::zero() && since < age(snapshot) {
+                return Ok(snapshot.clone());
             }
         }
         let tx = self.store.fleet().await?;
-        let known = Arc::new(Known::of(os_inside::offers(&tx).await?));
-        let took = self.clock.now().signed_duration_since(at);
-        let look = Look {
-            at,
-            absent_for: ABSENT_FOR.max(took * RATHER).min(COUNTS_FOR),
-            known,
+        let index = Arc::new(OfferIndex::from_offers(os_details::list_offers(&tx).await?));
+        let took = self.clock.now().signed_duration_since(now);
+        let new_snapshot = OfferSnapshot {
+            taken_at: now,
+            absence_ttl: MIN_ABSENCE_TTL
+                .max(took * ABSENCE_TTL_FACTOR)
+                .min(SNAPSHOT_TTL),
+            index,
         };
-        *last = Some(look.clone());
-        Ok(look)
+        *snapshot = Some(new_snapshot.clone());
+        Ok(new_snapshot)
     }
 }
 
-impl Known {
-    fn of(offers: Vec<Offer>) -> Self {
-        let mut known = Self::default();
-        let mut places: HashMap<Digest, BTreeMap<Place, HashSet<TenantId>>> = HashMap::new();
+impl OfferIndex {
+    fn from_offers(offers: Vec<Offer>) -> Self {
+        let mut index = Self::default();
+        let mut sources: HashMap<Digest, BTreeMap<FileSource, HashSet<TenantId>>> = HashMap::new();
         for offer in offers {
-            let Some((digest, place)) = place_of(&offer) else {
+            let Some((digest, source)) = file_source(&offer) else {
                 continue;
             };
-            let of_path = known.paths.entry(plain(&offer.file.path)).or_default();
+            let of_path = index
+                .paths
+                .entry(normalize_path(&offer.file.path))
+                .or_default();
             of_path.entry(digest).or_default().insert(offer.tenant);
-            let of_file = places.entry(digest).or_default();
-            of_file.entry(place).or_default().insert(offer.tenant);
+            let of_file = sources.entry(digest).or_default();
+            of_file.entry(source).or_default().insert(offer.tenant);
         }
-        for (digest, places) in places {
-            let tenants = places.values().flatten().copied().collect();
-            let places = places.into_keys().collect();
-            let wanted = Arc::new(Wanted { digest, places });
-            known.files.insert(digest, Named { wanted, tenants });
+        for (digest, sources) in sources {
+            let tenants = sources.values().flatten().copied().collect();
+            let sources = sources.into_keys().collect();
+            let file = Arc::new(OfferedFile { digest, sources });
+            index.files.insert(digest, FileEntry { file, tenants });
         }
-        known
+        index
     }
 
-    fn find(&self, name: &Name, sees: &Sees) -> Found {
-        let is_seen = |tenants: &HashSet<TenantId>| tenants.iter().any(|one| sees.of(*one));
+    fn find(&self, name: &FileName, visible: &VisibleProjects) -> OfferLookup {
+        let is_seen =
+            |tenants: &HashSet<TenantId>| tenants.iter().any(|one| visible.contains(*one));
         let digest = match name {
-            Name::Digest(digest) => *digest,
-            Name::Path(path) => {
-                let named = self.paths.get(path).into_iter().flatten();
-                let mut theirs = named.filter(|(_, tenants)| is_seen(tenants));
+            FileName::Digest(digest) => *digest,
+            FileName::Path(path) => {
+                let digests = self.paths.get(path).into_iter().flatten();
+                let mut theirs = digests.filter(|(_, tenants)| is_seen(tenants));
                 match (theirs.next(), theirs.next()) {
-                    (None, _) => return Found::Nothing,
-                    (Some(_), Some(_)) => return Found::Several,
+                    (None, _) => return OfferLookup::NotFound,
+                    (Some(_), Some(_)) => return OfferLookup::Ambiguous,
                     (Some((digest, _)), None) => *digest,
                 }
             }
         };
         match self.files.get(&digest) {
-            Some(named) if is_seen(&named.tenants) => Found::One(Arc::clone(&named.wanted)),
-            _ => Found::Nothing,
+            Some(entry) if is_seen(&entry.tenants) => OfferLookup::File(Arc::clone(&entry.file)),
+            _ => OfferLookup::NotFound,
         }
     }
 }
 
-/// What an offer leads to; none without a digest: what nobody can check is not served.
-pub(super) fn place_of(offer: &Offer) -> Option<(Digest, Place)> {
+/// The digest and the source of an offer; `None` without a digest, because such a file cannot be verified.
+pub(super) fn file_source(offer: &Offer) -> Option<(Digest, FileSource)> {
     let digest = Digest::from_hex(offer.file.sha256.as_ref()?.as_str()).ok()?;
-    let place = Place {
+    let source = FileSource {
         registry: offer.registry.clone(),
-        at: offer.file.place.clone(),
+        location: offer.file.source.clone(),
         size: offer.file.size,
     };
-    Some((digest, place))
+    Some((digest, source))
 }
 
-/// A path as every client writes it in the end, whatever of it is escaped, without a slash before it.
-pub(super) fn plain(path: &str) -> String {
+/// Normalises a path: the same for all ways of escaping it, and without a leading slash.
+pub(super) fn normalize_path(path: &str) -> String {
     let path = path.trim_start_matches('/');
     match Url::parse(&format!("http://files/{path}")) {
         Ok(url) => url.path().trim_start_matches('/').to_owned(),
@@ -209,93 +222,108 @@ pub(super) fn plain(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use evenkeel_domain::os::Sha256;
-    use evenkeel_domain::os::catalogue::{File, FileRole};
+    use evenkeel_domain::os::catalogue::{CatalogFile, FileRole};
     use uuid::Uuid;
 
     use super::*;
 
-    const ONE: TenantId = TenantId::new(Uuid::from_u128(1));
-    const TWO: TenantId = TenantId::new(Uuid::from_u128(2));
+    const FIRST_PROJECT: TenantId = TenantId::new(Uuid::from_u128(1));
+    const SECOND_PROJECT: TenantId = TenantId::new(Uuid::from_u128(2));
 
     fn offer(tenant: TenantId, path: &str, content: &str, registry: &str) -> Offer {
-        let hex = Digest::of(content.as_bytes()).hex();
+        let hex = Digest::compute(content.as_bytes()).hex();
         Offer {
             tenant,
             registry: registry.to_owned(),
-            file: File {
+            file: CatalogFile {
                 role: FileRole::Image,
                 path: path.to_owned(),
-                place: format!("web:https://{registry}.example/{path}"),
+                source: format!("web:https://{registry}.example/{path}"),
                 sha256: Some(Sha256::parse("sha256", &hex).expect("a digest")),
                 size: None,
             },
         }
     }
 
-    fn only(tenant: TenantId) -> Sees {
-        Sees::Only(vec![tenant])
+    fn only_project(tenant: TenantId) -> VisibleProjects {
+        VisibleProjects::Only(vec![tenant])
     }
 
-    fn digest_of(found: &Found) -> Option<Digest> {
-        match found {
-            Found::One(wanted) => Some(wanted.digest),
-            Found::Several | Found::Nothing => None,
+    fn found_digest(lookup: &OfferLookup) -> Option<Digest> {
+        match lookup {
+            OfferLookup::File(file) => Some(file.digest),
+            OfferLookup::Ambiguous | OfferLookup::NotFound => None,
         }
     }
 
     #[test]
-    fn a_file_is_found_by_its_digest_and_by_its_path_in_projects_that_name_it() {
-        let known = Known::of(vec![
-            offer(ONE, "images/edge.raw", "edge", "release"),
-            offer(TWO, "images/edge.raw", "other", "release"),
+    fn a_file_is_found_by_digest_and_by_path_in_projects_that_name_it() {
+        let index = OfferIndex::from_offers(vec![
+            offer(FIRST_PROJECT, "images/edge.raw", "edge", "release"),
+            offer(SECOND_PROJECT, "images/edge.raw", "other", "release"),
         ]);
-        let edge = Digest::of(b"edge");
+        let edge = Digest::compute(b"edge");
         for name in [
-            Name::Digest(edge),
-            Name::Path(plain("/images/edge.raw")),
-            Name::Path(plain("//images/a/../edge.raw")),
+            FileName::Digest(edge),
+            FileName::Path(normalize_path("/images/edge.raw")),
+            FileName::Path(normalize_path("//images/a/../edge.raw")),
         ] {
-            assert_eq!(digest_of(&known.find(&name, &only(ONE))), Some(edge));
+            assert_eq!(
+                found_digest(&index.find(&name, &only_project(FIRST_PROJECT))),
+                Some(edge)
+            );
         }
-        let by_digest = Name::Digest(edge);
-        assert_eq!(known.find(&by_digest, &only(TWO)), Found::Nothing);
-        let by_path = Name::Path("images/edge.raw".to_owned());
+        let by_digest = FileName::Digest(edge);
         assert_eq!(
-            digest_of(&known.find(&by_path, &only(TWO))),
-            Some(Digest::of(b"other"))
+            index.find(&by_digest, &only_project(SECOND_PROJECT)),
+            OfferLookup::NotFound
         );
-        assert_eq!(known.find(&by_path, &Sees::All), Found::Several);
-        let unknown = Name::Path("images".to_owned());
-        assert_eq!(known.find(&unknown, &Sees::All), Found::Nothing);
+        let by_path = FileName::Path("images/edge.raw".to_owned());
+        assert_eq!(
+            found_digest(&index.find(&by_path, &only_project(SECOND_PROJECT))),
+            Some(Digest::compute(b"other"))
+        );
+        assert_eq!(
+            index.find(&by_path, &VisibleProjects::All),
+            OfferLookup::Ambiguous
+        );
+        let unknown = FileName::Path("images".to_owned());
+        assert_eq!(
+            index.find(&unknown, &VisibleProjects::All),
+            OfferLookup::NotFound
+        );
     }
 
     #[test]
-    fn a_file_may_be_had_from_every_place_that_somebody_names() {
-        let known = Known::of(vec![
-            offer(ONE, "edge.raw", "edge", "release"),
-            offer(TWO, "edge.raw", "edge", "mirror"),
-            offer(TWO, "edge.raw", "edge", "mirror"),
+    fn a_file_can_be_fetched_from_every_source_that_a_profile_names() {
+        let index = OfferIndex::from_offers(vec![
+            offer(FIRST_PROJECT, "edge.raw", "edge", "release"),
+            offer(SECOND_PROJECT, "edge.raw", "edge", "mirror"),
+            offer(SECOND_PROJECT, "edge.raw", "edge", "mirror"),
         ]);
-        let name = Name::Digest(Digest::of(b"edge"));
-        let Found::One(wanted) = known.find(&name, &only(ONE)) else {
-            panic!("it is there");
+        let name = FileName::Digest(Digest::compute(b"edge"));
+        let OfferLookup::File(file) = index.find(&name, &only_project(FIRST_PROJECT)) else {
+            panic!("the file is not found");
         };
-        let registries = wanted.places.iter().map(|place| place.registry.as_str());
+        let registries = file.sources.iter().map(|source| source.registry.as_str());
         assert_eq!(registries.collect::<Vec<_>>(), ["mirror", "release"]);
     }
 
     #[test]
-    fn what_has_no_digest_may_not_be_had() {
-        let mut document = offer(ONE, "cves.json", "[]", "release");
+    fn a_file_without_a_digest_is_not_served() {
+        let mut document = offer(FIRST_PROJECT, "cves.json", "[]", "release");
         document.file.sha256 = None;
-        let known = Known::of(vec![document]);
-        let name = Name::Path("cves.json".to_owned());
-        assert_eq!(known.find(&name, &Sees::All), Found::Nothing);
+        let index = OfferIndex::from_offers(vec![document]);
+        let name = FileName::Path("cves.json".to_owned());
+        assert_eq!(
+            index.find(&name, &VisibleProjects::All),
+            OfferLookup::NotFound
+        );
     }
 
     #[test]
-    fn a_path_is_the_same_however_it_is_escaped() {
-        assert_eq!(plain("/a b/c.raw"), plain("a%20b/c.raw"));
-        assert_eq!(plain("a/../../etc/passwd"), "etc/passwd");
+    fn escaping_does_not_change_a_path() {
+        assert_eq!(normalize_path("/a b/c.raw"), normalize_path("a%20b/c.raw"));
+        assert_eq!(normalize_path("a/../../etc/passwd"), "etc/passwd");
     }
 }

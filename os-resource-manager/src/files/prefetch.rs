@@ -1,4 +1,4 @@
-//! Fetches what nodes will ask for before they do.
+//! Downloads images before nodes request them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,94 +8,95 @@ use evenkeel_domain::os::Image;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::chain;
 use evenkeel_registry::Digest;
-use evenkeel_store::os_inside::{self, Offer};
+use evenkeel_store::os_details::{self, Offer};
 use evenkeel_store::{Store, StoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::flights::Flights;
-use super::offers::{Wanted, place_of};
+use super::downloads::Downloads;
+use super::offers::{OfferedFile, file_source};
 
-/// How often it is looked for newer images.
-const EVERY: Duration = Duration::from_mins(1);
+/// How often newer images are looked for.
+const PREFETCH_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Of each line of images that a node runs, the newest one is fetched. None makes another one of them go: if there is not
-/// enough room for all, those that came first stay.
+/// Downloads the newest image of each series that a node runs. Prefetched images do not evict each other: if there is not
+/// enough space for all, the earlier ones stay.
 #[derive(Clone, Debug)]
 pub(super) struct Prefetcher {
     pub store: Store,
-    pub flights: Flights,
+    pub downloads: Downloads,
 }
 
 impl Prefetcher {
-    /// Makes passes until it is asked to stop.
+    /// Runs passes until it is stopped.
     pub async fn run(self, stopping: CancellationToken) {
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(PREFETCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let passed = tokio::select! {
+            let result = tokio::select! {
                 () = stopping.cancelled() => return,
-                passed = self.pass() => passed,
+                result = self.run_pass() => result,
             };
-            if let Err(error) = passed {
-                tracing::warn!(error = %chain(&error), "cannot look which images nodes will ask for");
+            if let Err(error) = result {
+                tracing::warn!(error = %chain(&error), "cannot load the images to prefetch");
             }
         }
     }
 
-    /// One pass: fetches what is not there, one after the other. Says how many of those that should be there are.
+    /// One pass: downloads the missing images, one after the other. Returns how many of the images to prefetch are in
+    /// the cache.
     ///
     /// # Errors
-    /// The database cannot be reached.
-    pub async fn pass(&self) -> Result<usize, StoreError> {
+    /// The database is unreachable.
+    pub async fn run_pass(&self) -> Result<usize, StoreError> {
         let tx = self.store.fleet().await?;
-        let used = os_inside::in_use(&tx).await?;
+        let in_use = os_details::list_images_in_use(&tx).await?;
         drop(tx);
-        let wanted = newest(&used);
-        let spared: HashSet<Digest> = wanted.iter().map(|wanted| wanted.digest).collect();
+        let files = newest_files(&in_use);
+        let spared: HashSet<Digest> = files.iter().map(|file| file.digest).collect();
         let spared = Arc::new(spared);
-        let mut there = 0;
-        for wanted in wanted {
-            let mut flight = self.flights.join(&wanted, &spared);
-            // One that does not come is told by the flight, and tried again with the next pass.
-            let landed = flight.wait_for(Option::is_some).await;
-            if landed.is_ok_and(|landed| matches!(*landed, Some(Ok(())))) {
-                there += 1;
+        let mut present = 0;
+        for file in files {
+            let mut download = self.downloads.join(&file, &spared);
+            // The download logs its failure, and the next pass tries again.
+            let result = download.wait_for(Option::is_some).await;
+            if result.is_ok_and(|result| matches!(*result, Some(Ok(())))) {
+                present += 1;
             }
         }
-        Ok(there)
+        Ok(present)
     }
 }
 
-/// The newest image of each line of each project, each file once.
-fn newest(used: &[(Image, Offer)]) -> Vec<Arc<Wanted>> {
-    let mut lines: HashMap<(TenantId, &str), Vec<&Image>> = HashMap::new();
-    for (image, offer) in used {
-        let line = lines.entry((offer.tenant, &image.profile_name));
-        line.or_default().push(image);
+/// The newest image of each series of each project, each file once.
+fn newest_files(in_use: &[(Image, Offer)]) -> Vec<Arc<OfferedFile>> {
+    let mut series: HashMap<(TenantId, &str), Vec<&Image>> = HashMap::new();
+    for (image, offer) in in_use {
+        let entry = series.entry((offer.tenant, &image.profile_name));
+        entry.or_default().push(image);
     }
-    let newest: HashSet<_> = lines
+    let newest: HashSet<_> = series
         .into_iter()
         .filter_map(|((tenant, _), images)| Some((tenant, Image::newest(images)?.os)))
         .collect();
-    let mut all: Vec<Wanted> = Vec::new();
-    for (image, offer) in used {
-        let Some((digest, place)) = place_of(offer) else {
+    let mut all: Vec<OfferedFile> = Vec::new();
+    for (image, offer) in in_use {
+        let Some((digest, source)) = file_source(offer) else {
             continue;
         };
         if !newest.contains(&(offer.tenant, image.os)) {
             continue;
         }
-        match all.iter_mut().find(|wanted| wanted.digest == digest) {
-            Some(known) if known.places.contains(&place) => {}
-            Some(known) => known.places.push(place),
-            None => all.push(Wanted {
+        match all.iter_mut().find(|file| file.digest == digest) {
+            Some(existing) if existing.sources.contains(&source) => {}
+            Some(existing) => existing.sources.push(source),
+            None => all.push(OfferedFile {
                 digest,
-                places: vec![place],
+                sources: vec![source],
             }),
         }
     }

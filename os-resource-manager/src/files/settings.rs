@@ -1,4 +1,4 @@
-//! What serving files can be told.
+//! Settings of the file service.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,49 +11,49 @@ const GIB: u64 = 1024 * 1024 * 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// Nodes and those who may read in a project, by their token: what a profile of their project names.
+    /// Nodes and users who may read a project, by their token. They get the files of their projects.
     #[default]
     Token,
-    /// Everybody, without being asked who it is: what a profile of any project names.
+    /// Everybody, without authentication. They get the files of all projects.
     Open,
 }
 
-/// Which files are fetched before anybody asks for them.
+/// Which files are downloaded before they are requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prefetch {
-    /// Of each line of images that a node runs, the newest one.
+    /// The newest image of each series that a node runs.
     #[default]
     Newest,
     /// None.
     Off,
 }
 
-/// How files are served.
+/// Settings of the file service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSettings {
-    /// The folder that they are kept in. It belongs to one process at a time.
+    /// Folder of the cache. Only one process at a time can use it.
     pub dir: PathBuf,
-    /// Who gets them.
+    /// Who gets files.
     pub admission: Admission,
-    /// How much is kept at most, in bytes.
+    /// Maximum size of the cache, in bytes.
     pub max_bytes: u64,
-    /// How much stays free on the disk at least, in bytes.
-    pub keep_free: u64,
-    /// Which are fetched before anybody asks.
+    /// Space that stays free on the disk, in bytes.
+    pub min_free_bytes: u64,
+    /// Which files are downloaded before they are requested.
     pub prefetch: Prefetch,
-    /// How many answers are under way at once.
-    pub transfers: usize,
-    /// How many of them are one node's; 0 is without limit.
-    pub transfers_per_node: usize,
-    /// How long a request waits for a file that is not there yet.
-    pub wait: Duration,
-    /// How long a request waits for the database to say which files there are.
-    pub look: Duration,
-    /// How long a registry is not asked again for what was not what it should be.
-    pub rest: Duration,
-    /// How long is waited before what broke off is taken up again; later pauses are longer.
-    pub pause: Duration,
+    /// Maximum number of concurrent responses with a file.
+    pub max_transfers: usize,
+    /// The same per node; 0 for no limit.
+    pub max_transfers_per_node: usize,
+    /// How long a request waits for a running download.
+    pub wait_timeout: Duration,
+    /// How long a request waits for the database.
+    pub lookup_timeout: Duration,
+    /// How long a file with wrong content is not downloaded again.
+    pub bad_file_retry_interval: Duration,
+    /// Delay before an interrupted download is resumed; it doubles with each further attempt.
+    pub retry_delay: Duration,
 }
 
 impl Default for FileSettings {
@@ -62,14 +62,14 @@ impl Default for FileSettings {
             dir: PathBuf::from("files"),
             admission: Admission::default(),
             max_bytes: 50 * GIB,
-            keep_free: 5 * GIB,
+            min_free_bytes: 5 * GIB,
             prefetch: Prefetch::default(),
-            transfers: 200,
-            transfers_per_node: 4,
-            wait: Duration::from_mins(1),
-            look: Duration::from_secs(20),
-            rest: Duration::from_mins(10),
-            pause: Duration::from_millis(500),
+            max_transfers: 200,
+            max_transfers_per_node: 4,
+            wait_timeout: Duration::from_mins(1),
+            lookup_timeout: Duration::from_secs(20),
+            bad_file_retry_interval: Duration::from_mins(10),
+            retry_delay: Duration::from_millis(500),
         }
     }
 }

@@ -1,74 +1,74 @@
-//! How many answers are under way, in all and for each who asks.
+//! Limits the number of concurrent transfers, in total and per caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::callers::Holder;
+use super::access::TransferOwner;
 
-/// The answers that are under way.
+/// Counts the running transfers.
 #[derive(Debug)]
-pub(super) struct Transfers {
-    places: Arc<Semaphore>,
-    /// The most for one who asks; 0 is without limit.
-    each: usize,
-    held: Arc<Mutex<HashMap<Holder, usize>>>,
+pub(super) struct TransferLimiter {
+    slots: Arc<Semaphore>,
+    /// Maximum per caller; 0 for no limit.
+    max_per_owner: usize,
+    counts: Arc<Mutex<HashMap<TransferOwner, usize>>>,
 }
 
-/// Why there is no room for one more.
+/// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoRoom {
-    /// There are too many in all.
-    InAll,
-    /// Who asks has as many as anybody may have.
-    ForYou,
+pub(super) enum TransferLimit {
+    /// The limit for all callers.
+    Total,
+    /// The limit for this caller.
+    PerCaller,
 }
 
-/// One answer. It counts until it is dropped.
+/// A running transfer. It counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    held: Arc<Mutex<HashMap<Holder, usize>>>,
-    holder: Holder,
-    _place: OwnedSemaphorePermit,
+    counts: Arc<Mutex<HashMap<TransferOwner, usize>>>,
+    owner: TransferOwner,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Transfers {
-    pub fn new(most: usize, each: usize) -> Self {
-        let most = most.clamp(1, Semaphore::MAX_PERMITS);
+impl TransferLimiter {
+    pub fn new(max_total: usize, max_per_owner: usize) -> Self {
+        let max_total = max_total.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            places: Arc::new(Semaphore::new(most)),
-            each,
-            held: Arc::default(),
+            slots: Arc::new(Semaphore::new(max_total)),
+            max_per_owner,
+            counts: Arc::default(),
         }
     }
 
-    /// One more answer for somebody.
-    pub fn take(&self, holder: Holder) -> Result<Transfer, NoRoom> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = held.get(&holder).copied().unwrap_or_default();
-        if self.each > 0 && count >= self.each {
-            return Err(NoRoom::ForYou);
+    /// Starts a transfer.
+    pub fn acquire(&self, owner: TransferOwner) -> Result<Transfer, TransferLimit> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get(&owner).copied().unwrap_or_default();
+        if self.max_per_owner > 0 && count >= self.max_per_owner {
+            return Err(TransferLimit::PerCaller);
         }
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| NoRoom::InAll)?;
-        held.insert(holder.clone(), count + 1);
-        drop(held);
+        let permit = Arc::clone(&self.slots).try_acquire_owned();
+        let permit = permit.map_err(|_| TransferLimit::Total)?;
+        counts.insert(owner.clone(), count + 1);
+        drop(counts);
         Ok(Transfer {
-            held: Arc::clone(&self.held),
-            holder,
-            _place: place,
+            counts: Arc::clone(&self.counts),
+            owner,
+            _permit: permit,
         })
     }
 }
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        match held.get_mut(&self.holder) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(&self.owner) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
-                held.remove(&self.holder);
+                counts.remove(&self.owner);
             }
         }
     }
@@ -78,31 +78,37 @@ impl Drop for Transfer {
 mod tests {
     use super::*;
 
-    fn node(name: &str) -> Holder {
-        Holder::Subject(name.to_owned())
+    fn node(name: &str) -> TransferOwner {
+        TransferOwner::Subject(name.to_owned())
     }
 
     #[test]
-    fn nobody_has_more_than_a_share_and_all_together_not_more_than_there_is() {
-        let transfers = Transfers::new(3, 2);
-        let first = transfers.take(node("one")).expect("room");
-        let second = transfers.take(node("one")).expect("room");
-        assert_eq!(transfers.take(node("one")).unwrap_err(), NoRoom::ForYou);
-        let third = transfers.take(node("two")).expect("room");
-        assert_eq!(transfers.take(node("three")).unwrap_err(), NoRoom::InAll);
+    fn the_limits_per_caller_and_in_total_hold() {
+        let limiter = TransferLimiter::new(3, 2);
+        let first = limiter.acquire(node("one")).expect("a transfer");
+        let second = limiter.acquire(node("one")).expect("a transfer");
+        assert_eq!(
+            limiter.acquire(node("one")).unwrap_err(),
+            TransferLimit::PerCaller
+        );
+        let third = limiter.acquire(node("two")).expect("a transfer");
+        assert_eq!(
+            limiter.acquire(node("three")).unwrap_err(),
+            TransferLimit::Total
+        );
         drop(first);
-        assert!(transfers.take(node("three")).is_ok());
+        assert!(limiter.acquire(node("three")).is_ok());
         drop((second, third));
         assert!(
-            transfers.held.lock().expect("a lock").is_empty(),
-            "nothing is kept of who has nothing"
+            limiter.counts.lock().expect("a lock").is_empty(),
+            "callers without transfers are not stored"
         );
     }
 
     #[test]
-    fn a_share_may_be_without_limit() {
-        let transfers = Transfers::new(9, 0);
-        let all: Vec<_> = (0..9).map(|_| transfers.take(node("one"))).collect();
+    fn the_limit_per_caller_can_be_switched_off() {
+        let limiter = TransferLimiter::new(9, 0);
+        let all: Vec<_> = (0..9).map(|_| limiter.acquire(node("one"))).collect();
         assert!(all.iter().all(Result::is_ok));
     }
 }

@@ -1,70 +1,80 @@
-//! Where files come from: registries, and what lies beside them.
+//! Opens the sources of files: registries, and web servers.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use evenkeel_registry::error::Got;
-use evenkeel_registry::{Blob, Body, Digest, Origin, RegistryError, Repository};
+use evenkeel_registry::error::RegistryResult;
+use evenkeel_registry::{Blob, BlobStream, Digest, Origin, RegistryError, Repository};
 use url::Url;
 
-use super::offers::Place;
+use super::offers::FileSource;
 use crate::{Source, Sources};
 
-/// What stands before a file that lies in a registry.
-const BLOB: &str = "blob:";
+/// Prefix of a source in a registry.
+const BLOB_PREFIX: &str = "blob:";
 
-/// What stands before a file that lies beside one.
-const WEB: &str = "web:";
+/// Prefix of a source on a web server.
+const WEB_PREFIX: &str = "web:";
 
-/// Opens a place. None if the registry is not configured any more.
-pub(super) fn origin(sources: &Sources, place: &Place) -> Got<Option<Upstream>> {
-    let Some(source) = sources.find(&place.registry) else {
+/// Opens a source. `None` if its registry is no longer configured.
+pub(super) fn resolve_origin(
+    sources: &Sources,
+    file_source: &FileSource,
+) -> RegistryResult<Option<Upstream>> {
+    let Some(source) = sources.find(&file_source.registry) else {
         return Ok(None);
     };
-    let at = match (place.at.strip_prefix(BLOB), place.at.strip_prefix(WEB)) {
-        (Some(blob), _) => in_registry(blob, place.size)?,
-        (None, Some(url)) => At::Web(Url::parse(url).map_err(|error| nowhere(&error.to_string()))?),
-        (None, None) => return Err(nowhere("it is neither in the registry nor beside it")),
+    let location = match (
+        file_source.location.strip_prefix(BLOB_PREFIX),
+        file_source.location.strip_prefix(WEB_PREFIX),
+    ) {
+        (Some(blob), _) => parse_blob_location(blob, file_source.size)?,
+        (None, Some(url)) => UpstreamLocation::Web(
+            Url::parse(url).map_err(|error| bad_location(&error.to_string()))?,
+        ),
+        (None, None) => return Err(bad_location("it is neither a blob nor a web address")),
     };
-    Ok(Some(Upstream { source, at }))
+    Ok(Some(Upstream { source, location }))
 }
 
-fn in_registry(text: &str, size: Option<u64>) -> Got<At> {
+fn parse_blob_location(text: &str, size: Option<u64>) -> RegistryResult<UpstreamLocation> {
     let (repository, digest) = text
         .rsplit_once('@')
-        .ok_or_else(|| nowhere("it names no digest"))?;
+        .ok_or_else(|| bad_location("it has no digest"))?;
     let repository: Repository = repository.parse()?;
     let digest: Digest = digest.parse()?;
-    let size = size.ok_or_else(|| nowhere("its size is not known"))?;
-    Ok(At::Blob(repository, Blob { digest, size }))
+    let size = size.ok_or_else(|| bad_location("its size is not known"))?;
+    Ok(UpstreamLocation::Blob(repository, Blob { digest, size }))
 }
 
-fn nowhere(why: &str) -> RegistryError {
+fn bad_location(why: &str) -> RegistryError {
     RegistryError::Malformed {
-        what: "place of a file",
+        what: "source of a file",
         why: why.to_owned(),
     }
 }
 
-/// A file where it lies.
+/// A file at its source.
 #[derive(Debug)]
 pub(super) struct Upstream {
     source: Arc<Source>,
-    at: At,
+    location: UpstreamLocation,
 }
 
 #[derive(Debug)]
-enum At {
+enum UpstreamLocation {
     Blob(Repository, Blob),
     Web(Url),
 }
 
 #[async_trait]
 impl Origin for Upstream {
-    async fn open(&self, from: u64) -> Got<Body> {
-        match &self.at {
-            At::Blob(repository, blob) => self.source.registry.open(repository, blob, from).await,
-            At::Web(url) => self.source.web.open(url, from).await,
+    async fn open(&self, from: u64) -> RegistryResult<BlobStream> {
+        match &self.location {
+            UpstreamLocation::Blob(repository, blob) => {
+                self.source.registry.open_blob(repository, blob, from).await
+            }
+            UpstreamLocation::Web(url) => self.source.web.open(url, from).await,
         }
     }
 }

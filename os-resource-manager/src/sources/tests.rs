@@ -4,27 +4,27 @@ use evenkeel_registry::SigningKey;
 
 use super::*;
 
-fn of(settings: RegistrySettings) -> BTreeMap<String, RegistrySettings> {
+fn single_registry(settings: RegistrySettings) -> BTreeMap<String, RegistrySettings> {
     BTreeMap::from([("release".to_owned(), settings)])
 }
 
-fn refused(settings: RegistrySettings) -> BadSettings {
-    Sources::open(&of(settings)).expect_err("it cannot be kept")
+fn open_error(settings: RegistrySettings) -> InvalidSettings {
+    Sources::open(&single_registry(settings)).expect_err("an invalid setting")
 }
 
-fn usual() -> RegistrySettings {
-    RegistrySettings::at("https://registry.example")
+fn default_settings() -> RegistrySettings {
+    RegistrySettings::new("https://registry.example")
 }
 
-/// A folder with files in it.
-struct Folder(tempfile::TempDir);
+/// A folder with files.
+struct TestFolder(tempfile::TempDir);
 
-impl Folder {
+impl TestFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
 
-    fn with(&self, name: &str, text: &str) -> PathBuf {
+    fn write_file(&self, name: &str, text: &str) -> PathBuf {
         let file = self.0.path().join(name);
         std::fs::write(&file, text).expect("a file");
         file
@@ -33,10 +33,10 @@ impl Folder {
 
 #[test]
 fn a_registry_is_found_by_its_name_alone() {
-    let sources = Sources::open(&of(usual())).expect("good settings");
+    let sources = Sources::open(&single_registry(default_settings())).expect("good settings");
     assert_eq!(sources.names().collect::<Vec<_>>(), ["release"]);
     assert_eq!(
-        sources.find("release").expect("it is known").name,
+        sources.find("release").expect("it is configured").name,
         "release"
     );
     assert!(sources.find("other").is_none());
@@ -44,14 +44,14 @@ fn a_registry_is_found_by_its_name_alone() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_named() {
-    let folder = Folder::new();
-    let file = Some(folder.with("password", "hush"));
+fn an_invalid_setting_is_named() {
+    let folder = TestFolder::new();
+    let file = Some(folder.write_file("password", "hush"));
     let missing = Some(folder.0.path().join("nothing"));
     let text = |text: &str| Some(text.to_owned());
     let mut bad: Vec<(&str, RegistrySettings)> = Vec::new();
     for address in ["registry.example", "http://registry.example"] {
-        bad.push(("address", RegistrySettings::at(address)));
+        bad.push(("address", RegistrySettings::new(address)));
     }
     for url in [
         "ftp://files.example",
@@ -63,18 +63,24 @@ fn what_cannot_be_kept_is_named() {
             "files_url",
             RegistrySettings {
                 files_url,
-                ..usual()
+                ..default_settings()
             },
         ));
     }
     let prefix = "Release/".to_owned();
-    bad.push(("prefix", RegistrySettings { prefix, ..usual() }));
+    bad.push((
+        "prefix",
+        RegistrySettings {
+            prefix,
+            ..default_settings()
+        },
+    ));
     let username = text("somebody");
     bad.push((
         "password_file",
         RegistrySettings {
             username,
-            ..usual()
+            ..default_settings()
         },
     ));
     let password_file = file.clone();
@@ -82,7 +88,7 @@ fn what_cannot_be_kept_is_named() {
         "username",
         RegistrySettings {
             password_file,
-            ..usual()
+            ..default_settings()
         },
     ));
     let token_file = missing.clone();
@@ -90,95 +96,113 @@ fn what_cannot_be_kept_is_named() {
         "token_file",
         RegistrySettings {
             token_file,
-            ..usual()
+            ..default_settings()
         },
     ));
     bad.push((
         "ca",
         RegistrySettings {
             ca: missing,
-            ..usual()
+            ..default_settings()
         },
     ));
     let keys = file.into_iter().collect();
-    bad.push(("keys", RegistrySettings { keys, ..usual() }));
-    let trust = Trust::Require;
-    bad.push(("trust", RegistrySettings { trust, ..usual() }));
+    bad.push((
+        "keys",
+        RegistrySettings {
+            keys,
+            ..default_settings()
+        },
+    ));
+    let trust = SignaturePolicy::Require;
+    bad.push((
+        "trust",
+        RegistrySettings {
+            trust,
+            ..default_settings()
+        },
+    ));
     for (key, settings) in bad {
-        assert_eq!(refused(settings).key, format!("registries.release.{key}"));
+        assert_eq!(
+            open_error(settings).key,
+            format!("registries.release.{key}")
+        );
     }
-    let named = BTreeMap::from([("a b".to_owned(), usual())]);
-    assert!(Sources::open(&named).is_err());
+    let bad_name = BTreeMap::from([("a b".to_owned(), default_settings())]);
+    assert!(Sources::open(&bad_name).is_err());
 }
 
 #[test]
-fn no_secret_is_shown() {
-    let folder = Folder::new();
+fn secrets_are_not_printed() {
+    let folder = TestFolder::new();
     let settings = RegistrySettings {
         username: Some("somebody".to_owned()),
-        password_file: Some(folder.with("password", "open sesame\n")),
+        password_file: Some(folder.write_file("password", "open sesame\n")),
         proxy: Some("http://me:sesame@proxy.example".to_owned().into()),
-        ..usual()
+        ..default_settings()
     };
-    let sources = Sources::open(&of(settings.clone())).expect("good settings");
-    for shown in [format!("{settings:?}"), format!("{sources:?}")] {
-        assert!(!shown.contains("sesame"), "{shown}");
+    let sources = Sources::open(&single_registry(settings.clone())).expect("good settings");
+    for text in [format!("{settings:?}"), format!("{sources:?}")] {
+        assert!(!text.contains("sesame"), "{text}");
     }
     let bad = RegistrySettings {
         proxy: Some("sesame".to_owned().into()),
-        ..usual()
+        ..default_settings()
     };
-    let error = refused(bad);
+    let error = open_error(bad);
     assert_eq!(error.key, "registries.release.proxy");
     assert!(!error.to_string().contains("sesame"), "{error}");
 }
 
 #[test]
-fn secrets_are_read_anew_and_what_did_not_change_stays() {
-    let folder = Folder::new();
+fn secrets_are_reread_and_an_unchanged_source_stays() {
+    let folder = TestFolder::new();
     let settings = RegistrySettings {
-        token_file: Some(folder.with("token", "one")),
-        ..usual()
+        token_file: Some(folder.write_file("token", "one")),
+        ..default_settings()
     };
-    let sources = Sources::open(&of(settings)).expect("good settings");
-    let first = sources.find("release").expect("it is known");
-    let same = sources.refresh("release").expect("it is known");
+    let sources = Sources::open(&single_registry(settings)).expect("good settings");
+    let first = sources.find("release").expect("it is configured");
+    let same = sources.refresh("release").expect("it is configured");
     assert!(Arc::ptr_eq(&first, &same));
 
-    let file = folder.with("token", "two");
-    let second = sources.refresh("release").expect("it is known");
+    let file = folder.write_file("token", "two");
+    let second = sources.refresh("release").expect("it is configured");
     assert!(!Arc::ptr_eq(&first, &second));
 
     std::fs::remove_file(file).expect("it was there");
-    let kept = sources.refresh("release").expect("it is known");
-    assert!(Arc::ptr_eq(&second, &kept));
+    let current = sources.refresh("release").expect("it is configured");
+    assert!(Arc::ptr_eq(&second, &current));
 }
 
 #[test]
-fn a_key_that_counts_is_known_by_the_name_that_signatures_give_it() {
-    let folder = Folder::new();
-    let key = SigningKey::make();
+fn a_key_is_recognised_by_its_id_in_signatures() {
+    let folder = TestFolder::new();
+    let key = SigningKey::generate();
     let settings = RegistrySettings {
-        trust: Trust::Require,
-        keys: vec![folder.with("key.pem", &key.public_pem())],
-        ..usual()
+        trust: SignaturePolicy::Require,
+        keys: vec![folder.write_file("key.pem", &key.public_pem())],
+        ..default_settings()
     };
-    let sources = Sources::open(&of(settings)).expect("good settings");
-    let source = sources.find("release").expect("it is known");
+    let sources = Sources::open(&single_registry(settings)).expect("good settings");
+    let source = sources.find("release").expect("it is configured");
     let name = |key: &SigningKey| serde_json::json!({ "key": key.id() });
     assert!(source.has_key(&name(&key)));
-    assert!(!source.has_key(&name(&SigningKey::make())));
+    assert!(!source.has_key(&name(&SigningKey::generate())));
     assert!(!source.has_key(&serde_json::json!({})));
 }
 
 #[test]
-fn a_place_is_read_as_it_is_written() {
-    let digest = Digest::of(b"a list");
+fn a_location_is_parsed_as_it_is_written() {
+    let digest = Digest::compute(b"a list");
     for text in [
         format!("blob:os/edge/files@{digest}"),
         "web:https://files.example/os/edge.json?v=1@2".to_owned(),
     ] {
-        assert_eq!(Place::read(&text).expect("a place").to_string(), text);
+        assert_eq!(
+            FileLocation::parse(&text).expect("a location").to_string(),
+            text
+        );
     }
     for text in [
         "",
@@ -187,6 +211,6 @@ fn a_place_is_read_as_it_is_written() {
         "blob:os/edge@sha256:00",
         "file:/etc/passwd",
     ] {
-        assert_eq!(Place::read(text), None, "{text}");
+        assert_eq!(FileLocation::parse(text), None, "{text}");
     }
 }

@@ -1,8 +1,8 @@
 //! How nodes get the files of operating systems.
 
-mod coming;
-mod kept;
-mod served;
+mod downloading;
+mod eviction;
+mod serving;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,151 +16,162 @@ use axum::response::Response;
 use chrono::TimeDelta;
 use evenkeel_auth::{Authority, Keys, Role};
 use evenkeel_domain::id::{HostId, OsId};
-use evenkeel_domain::os::catalogue::{File, FileRole};
+use evenkeel_domain::os::catalogue::{CatalogFile, FileRole};
 use evenkeel_domain::os::{OsKind, OsRelease, OsSpec, Sha256};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
-use evenkeel_os_resource_manager::{Admission, FileSettings, Files, Prefetch, Sources};
-use evenkeel_registry::testing::SmallRegistry;
+use evenkeel_os_resource_manager::{Admission, FileServer, FileSettings, Prefetch, Sources};
+use evenkeel_registry::testing::TestRegistry;
 use evenkeel_registry::{Blob, Digest};
-use evenkeel_store::os_inside::{self, Inside, Kept, Made};
+use evenkeel_store::os_details::{self, ImportOutcome, ImportedOs, OsDetails};
 use evenkeel_store::testing::fill;
 use tempfile::TempDir;
 use tower::ServiceExt as _;
 
-use crate::house::{House, NAME};
+use crate::test_server::{REGISTRY_NAME, TestServer};
 
-/// Where the registry has the files of the story's profile.
-const FILES: &str = "os-profile/edge/files";
+/// The repository with the files of the test profile.
+const FILES_REPOSITORY: &str = "os-profile/edge/files";
 
-/// Longer than what is read or written at once.
-const LENGTH: usize = 300_000;
+/// Longer than one read or write.
+const CONTENT_BYTES: usize = 300_000;
 
-/// A house with nodes, and the settings of a server of files.
-struct Site {
-    house: House,
+/// A test server with nodes, and the settings of a file service.
+struct FileFixture {
+    server: TestServer,
     settings: FileSettings,
     authority: Arc<Authority>,
     nodes: Vec<HostId>,
     _folder: TempDir,
 }
 
-/// A content that is nowhere the same as elsewhere.
+/// A content without repetitions.
 fn content(seed: usize) -> Vec<u8> {
-    (0..LENGTH)
+    (0..CONTENT_BYTES)
         .map(|n| u8::try_from((n * n / 7 + n * seed + seed) % 251).expect("a byte"))
         .collect()
 }
 
-/// The address of a content by its digest.
-fn by_digest(content: &[u8]) -> String {
-    format!("/files/sha256/{}", Digest::of(content).hex())
+/// The path of a content by its digest.
+fn digest_path(content: &[u8]) -> String {
+    format!("/files/sha256/{}", Digest::compute(content).hex())
 }
 
-impl Site {
+impl FileFixture {
     async fn new() -> Self {
-        Self::beside(House::beside(SmallRegistry::start(), |_| {}).await).await
+        Self::with_server(TestServer::with_registry(TestRegistry::start(), |_| {}).await).await
     }
 
-    async fn beside(house: House) -> Self {
+    async fn with_server(server: TestServer) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let keys = Keys::open(&folder.path().join("keys")).expect("keys");
         let authority = Authority::new(keys, evenkeel_auth::Settings::default());
-        let size = fill::Size { hosts: 3, sites: 1 };
-        let filled = fill::nodes(&house.store, house.tenant, size, house.clock.now()).await;
+        let size = fill::ProjectSize { hosts: 3, sites: 1 };
+        let filled = fill::seed_nodes(&server.store, server.tenant, size, server.clock.now()).await;
         Self {
             settings: FileSettings {
                 dir: folder.path().join("files"),
-                keep_free: 0,
-                max_bytes: 10 * LENGTH as u64,
+                min_free_bytes: 0,
+                max_bytes: 10 * CONTENT_BYTES as u64,
                 prefetch: Prefetch::Off,
-                transfers_per_node: 0,
-                pause: Duration::from_millis(1),
-                wait: Duration::from_mins(1),
+                max_transfers_per_node: 0,
+                retry_delay: Duration::from_millis(1),
+                wait_timeout: Duration::from_mins(1),
                 ..FileSettings::default()
             },
             authority: Arc::new(authority),
             nodes: filled.expect("nodes").hosts,
-            house,
+            server,
             _folder: folder,
         }
     }
 
-    /// Starts the server of files.
-    fn open(&self) -> Files {
-        let sources = Sources::open(&self.house.settings.registries).expect("registries");
-        Files::open(
-            self.house.store.clone(),
+    /// Starts the file service.
+    fn open(&self) -> FileServer {
+        let sources = Sources::open(&self.server.settings.registries).expect("registries");
+        FileServer::open(
+            self.server.store.clone(),
             Arc::clone(&self.authority),
-            Arc::clone(&self.house.clock) as Arc<dyn Clock>,
+            Arc::clone(&self.server.clock) as Arc<dyn Clock>,
             self.settings.clone(),
             Arc::new(sources),
         )
         .expect("a folder of files")
     }
 
-    /// A profile of a project names a content that lies in the registry.
-    async fn offer(&self, tenant: TenantId, version: &str, content: &[u8]) -> OsId {
-        let blob = self.house.small.put_blob(FILES, content.to_vec());
-        self.name(
+    /// Puts a content into the registry, and names it in a profile of a project.
+    async fn offer_blob(&self, tenant: TenantId, version: &str, content: &[u8]) -> OsId {
+        let blob = self
+            .server
+            .registry
+            .put_blob(FILES_REPOSITORY, content.to_vec());
+        self.offer_image(
             tenant,
             version,
-            &Digest::of(content),
-            (&place_of(&blob), Some(blob.size)),
+            &Digest::compute(content),
+            (&blob_location(&blob), Some(blob.size)),
         )
         .await
     }
 
-    /// A profile of a project names an image, wherever that lies.
-    async fn name(
+    /// Names an image in a profile of a project.
+    async fn offer_image(
         &self,
         tenant: TenantId,
         version: &str,
         digest: &Digest,
-        (place, size): (&str, Option<u64>),
+        (location, size): (&str, Option<u64>),
     ) -> OsId {
-        let made = made(version, digest, place, size);
+        let imported = imported_os(version, digest, location, size);
         let tx = self
-            .house
+            .server
             .store
             .tenant(tenant)
             .await
             .expect("a transaction");
-        let kept = os_inside::keep(&tx, &made, self.house.clock.now()).await;
+        let outcome = os_details::import(&tx, &imported, self.server.clock.now()).await;
         tx.commit().await.expect("committed");
-        // So that it is looked for anew.
-        self.house.clock.advance(TimeDelta::seconds(2));
-        match kept.expect("kept") {
-            Kept::Made { os, .. } | Kept::Refreshed(os) | Kept::Same(os) => os,
-            Kept::OtherImage(os) => panic!("{os} has another image"),
+        // Lets the snapshot of the offered files expire.
+        self.server.clock.advance(TimeDelta::seconds(2));
+        match outcome.expect("imported") {
+            ImportOutcome::Created { os, .. }
+            | ImportOutcome::Updated(os)
+            | ImportOutcome::Unchanged(os) => os,
+            ImportOutcome::OtherImage(os) => panic!("{os} has another image"),
         }
     }
 
-    /// The token of a node of the house.
-    fn node(&self, which: usize) -> String {
+    /// A node token.
+    fn node_token(&self, which: usize) -> String {
         let host = self.nodes[which].to_string();
-        let (now, hour) = (self.house.clock.now(), TimeDelta::hours(1));
-        let project = self.house.tenant.uuid();
+        let (now, hour) = (self.server.clock.now(), TimeDelta::hours(1));
+        let project = self.server.tenant.uuid();
         let issued = self.authority.issue_node(project, &host, hour, now);
         issued.expect("a token").token.reveal().to_owned()
     }
 
-    /// The token of somebody with roles.
-    fn somebody(&self, roles: &[Role]) -> String {
-        let (now, hour) = (self.house.clock.now(), TimeDelta::hours(1));
+    /// A token of a user with these roles.
+    fn operator_token(&self, roles: &[Role]) -> String {
+        let (now, hour) = (self.server.clock.now(), TimeDelta::hours(1));
         let issued = self.authority.issue_operator("somebody", roles, hour, now);
         issued.expect("a token").token.reveal().to_owned()
     }
 
-    /// Asks as the first node.
-    async fn ask(&self, files: &Files, path: &str, headers: &[(HeaderName, &str)]) -> Said {
-        let token = self.node(0);
-        said(ask(&files.router(), Method::GET, path, Some(&token), headers).await).await
+    /// Requests a path as the first node.
+    async fn get(
+        &self,
+        files: &FileServer,
+        path: &str,
+        headers: &[(HeaderName, &str)],
+    ) -> FileResponse {
+        let token = self.node_token(0);
+        read_response(send_request(&files.router(), Method::GET, path, Some(&token), headers).await)
+            .await
     }
 
-    /// What lies in a folder of the cache, with its length.
-    fn lies_in(&self, folder: &str) -> Vec<(String, u64)> {
-        let mut found = Vec::new();
+    /// The files in a folder of the cache, with their lengths.
+    fn cached_files(&self, folder: &str) -> Vec<(String, u64)> {
+        let mut files = Vec::new();
         let mut folders = vec![self.settings.dir.join(folder)];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -170,42 +181,42 @@ impl Site {
                     continue;
                 }
                 let length = path.metadata().expect("a file").len();
-                found.push((name_of(&path), length));
+                files.push((file_name(&path), length));
             }
         }
-        found.sort();
-        found
+        files.sort();
+        files
     }
 }
 
-fn name_of(path: &std::path::Path) -> String {
+fn file_name(path: &std::path::Path) -> String {
     let name = path.file_name().expect("a name");
     name.to_string_lossy().into_owned()
 }
 
-/// Where a blob of the registry lies, as the catalogue writes it.
-fn place_of(blob: &Blob) -> String {
-    format!("blob:{FILES}@{}", blob.digest)
+/// The location of a blob in the registry, in its stored form.
+fn blob_location(blob: &Blob) -> String {
+    format!("blob:{FILES_REPOSITORY}@{}", blob.digest)
 }
 
-/// An operating system whose image has a digest and lies somewhere.
-fn made(version: &str, digest: &Digest, place: &str, size: Option<u64>) -> Made {
+/// An OS profile whose image has this digest and location.
+fn imported_os(version: &str, digest: &Digest, location: &str, size: Option<u64>) -> ImportedOs {
     let release = OsRelease {
         id: "edge".to_owned(),
         version_id: version.to_owned(),
         ..OsRelease::default()
     };
-    let spec = OsSpec::of_release(&release, "amd64").expect("an operating system");
+    let spec = OsSpec::from_release(&release, "amd64").expect("an operating system");
     let sha256 = Sha256::parse("sha256", &digest.hex()).expect("a digest");
     let path = format!("images/edge-{version}.raw");
-    let image = File {
+    let image = CatalogFile {
         role: FileRole::Image,
         path: path.clone(),
-        place: place.to_owned(),
+        source: location.to_owned(),
         sha256: Some(sha256.clone()),
         size,
     };
-    Made {
+    ImportedOs {
         spec: OsSpec {
             name: format!("Edge {version}"),
             kind: OsKind::Immutable,
@@ -214,8 +225,8 @@ fn made(version: &str, digest: &Digest, place: &str, size: Option<u64>) -> Made 
             sha256,
             ..spec
         },
-        inside: Inside {
-            registry: NAME.to_owned(),
+        details: OsDetails {
+            registry: REGISTRY_NAME.to_owned(),
             repository: "os-profile/edge".to_owned(),
             revision: version.to_owned(),
             artifact: [1; 32],
@@ -230,8 +241,8 @@ fn made(version: &str, digest: &Digest, place: &str, size: Option<u64>) -> Made 
     }
 }
 
-/// Sends a request. The body of the answer is yet to be read.
-async fn ask(
+/// Sends a request. The body of the response is not read yet.
+async fn send_request(
     router: &Router,
     method: Method,
     path: &str,
@@ -246,29 +257,29 @@ async fn ask(
         request = request.header(name, *value);
     }
     let request = request.body(Body::empty()).expect("a request");
-    let answer = router.clone().oneshot(request).await;
-    answer.expect("an answer")
+    let response = router.clone().oneshot(request).await;
+    response.expect("an answer")
 }
 
-/// An answer that was read.
+/// A response with its body.
 #[derive(Debug)]
-struct Said {
+struct FileResponse {
     status: StatusCode,
     headers: axum::http::HeaderMap,
     body: Vec<u8>,
 }
 
-async fn said(answer: Response) -> Said {
-    let (head, body) = answer.into_parts();
+async fn read_response(response: Response) -> FileResponse {
+    let (head, body) = response.into_parts();
     let body = to_bytes(body, usize::MAX).await.expect("a body");
-    Said {
+    FileResponse {
         status: head.status,
         headers: head.headers,
         body: body.to_vec(),
     }
 }
 
-impl Said {
+impl FileResponse {
     fn header(&self, name: HeaderName) -> &str {
         let value = self.headers.get(name).map(|value| value.to_str());
         value.transpose().expect("a text").unwrap_or_default()
@@ -278,14 +289,14 @@ impl Said {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Whether it says that it may be better later.
-    fn is_for_later(&self) -> bool {
+    /// Whether the client is asked to try again later.
+    fn is_retryable(&self) -> bool {
         self.status == StatusCode::SERVICE_UNAVAILABLE && !self.header(RETRY_AFTER).is_empty()
     }
 }
 
-/// The file of a part in the cache.
-fn part_of(site: &Site, content: &[u8]) -> PathBuf {
-    let name = Digest::of(content).hex();
-    site.settings.dir.join("partial").join(name)
+/// Path of a part in the cache.
+fn part_path(fixture: &FileFixture, content: &[u8]) -> PathBuf {
+    let name = Digest::compute(content).hex();
+    fixture.settings.dir.join("partial").join(name)
 }

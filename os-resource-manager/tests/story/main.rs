@@ -1,8 +1,8 @@
-//! The OS resource manager, told as stories on a real Postgres beside a small registry.
+//! Tests of the OS resource manager on a real Postgres with an in-memory registry.
 
 mod bad_input;
 mod files;
-mod house;
-mod newcomers;
+mod project_changes;
 mod replicas;
 mod sync;
+mod test_server;

@@ -1,5 +1,5 @@
-//! `private-postgres DIR`: keeps a Postgres in DIR until it is interrupted, and prints where to connect.
-//! `private-postgres` without a folder keeps a throw-away one.
+//! `private-postgres DIR`: runs a Postgres in DIR until it is interrupted, and prints the URL to connect to.
+//! Without DIR it runs a throwaway Postgres.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match keep().await {
+    match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut text = error.to_string();
@@ -22,13 +22,13 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn keep() -> Result<(), Error> {
+async fn run() -> Result<(), Error> {
     let postgres = match std::env::args_os().nth(1) {
         Some(dir) => PrivatePostgres::start(Options::new(dir)).await?,
         None => PrivatePostgres::throwaway().await?,
     };
     let listen = |source| Error::System {
-        act: "listen to signals",
+        action: "listen to signals",
         source,
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(listen)?;
@@ -37,7 +37,7 @@ async fn keep() -> Result<(), Error> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        _ = postgres.ended() => {}
+        _ = postgres.wait_for_end() => {}
     }
     postgres.stop().await;
     Ok(())

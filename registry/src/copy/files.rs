@@ -1,121 +1,118 @@
-//! The files of an operating system: its image, the list of its packages, the documents about vulnerabilities.
+//! The files of an operating system: image, package list and CVE documents.
 //!
-//! In a registry they are an artefact of their own in the repository `<profile>/files`, one layer a file, named as the path
-//! of its address in the profile.
+//! A registry holds them as a separate artifact in the repository `<profile>/files`. Each file is a
+//! layer, and its title is the path of its URL in the profile.
 
 use std::sync::Arc;
 
 use evenkeel_domain::os::Sha256;
 use url::Url;
 
-use crate::cves::cves;
+use crate::cves::read_cves;
 use crate::digest::Digest;
-use crate::error::{Class, Got, RegistryError, malformed};
+use crate::error::{ErrorClass, RegistryError, RegistryResult, malformed};
 use crate::finding::{Finding, FindingKind};
-use crate::layout::part::Whole;
+use crate::layout::partial_file::ExpectedContent;
 use crate::limits::Limits;
-use crate::oci::PROGRESS;
-use crate::oci::web::{Fetched, Web};
-use crate::packages::packages;
-use crate::profile::{Profile, profile};
-use crate::source::{At, Blob, EMPTY_CONFIG, Layer, Manifest, Repository, Tagged};
+use crate::oci::RETRY_RESET_BYTES;
+use crate::oci::web::{FetchResult, WebClient};
+use crate::packages::read_packages;
+use crate::profile::{Profile, read_profile};
+use crate::source::{Blob, EMPTY_CONFIG, Layer, Manifest, ManifestRef, Repository, TagAssignment};
 
-use super::origin::OnWeb;
+use super::origin::WebOrigin;
 use super::transfer::Transfer;
-use super::{MoveError, Revision, Upstream, finding_of, usable};
+use super::{CopyError, Revision, Upstream, or_finding, to_finding};
 
-/// The kind of the artefact that holds files.
+/// Artifact type of the artifact that holds files.
 pub const FILES_TYPE: &str = "application/vnd.evenkeel.os.files.v1";
 
-/// The form of a file.
+/// Media type of a file.
 pub(crate) const FILE_TYPE: &str = "application/octet-stream";
 
-/// What a file is to an operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What is installed.
+    /// The image that is installed.
     Image,
-    /// The list of its packages.
+    /// The package list of the image.
     Packages,
-    /// A document about vulnerabilities.
+    /// A CVE document.
     Cves,
 }
 
 impl Role {
-    /// Whether a document is what it should be. An image is known by its digest.
-    pub fn check(self, content: &[u8]) -> Result<(), Finding> {
+    /// Checks the content of a document. An image is identified by its digest instead.
+    pub fn check_content(self, content: &[u8]) -> Result<(), Finding> {
         match self {
             Self::Image => Ok(()),
-            Self::Packages => packages(content).map(|_| ()),
-            Self::Cves => cves(content, None).map(|_| ()),
+            Self::Packages => read_packages(content).map(|_| ()),
+            Self::Cves => read_cves(content, None).map(|_| ()),
         }
     }
 
-    /// The largest file.
-    pub const fn limit(self, limits: &Limits) -> u64 {
+    pub const fn max_bytes(self, limits: &Limits) -> u64 {
         match self {
-            Self::Image => limits.blob,
-            Self::Packages => limits.packages,
-            Self::Cves => limits.cves,
+            Self::Image => limits.blob_bytes,
+            Self::Packages => limits.packages_bytes,
+            Self::Cves => limits.cves_bytes,
         }
     }
 }
 
 /// A file that a profile names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ProfileFile {
     pub role: Role,
-    /// As the profile writes it.
+    /// URL as written in the profile.
     pub url: String,
-    /// Its name in the artefact.
+    /// Title of the file in the artifact.
     pub title: String,
 }
 
-impl Named {
-    /// Whether a layer is called as it is.
-    fn is(&self, layer: &Layer) -> bool {
+impl ProfileFile {
+    fn matches_layer(&self, layer: &Layer) -> bool {
         layer.title.as_ref() == Some(&self.title)
     }
 
-    /// Says that another file of its profile has its name.
-    pub fn ambiguous(&self) -> Finding {
-        let why = "another file of the profile has this name too, for their addresses differ only by host or query; \
-                   give one of them another path";
+    /// Finding for a second file of the same title in one profile.
+    pub fn ambiguous_finding(&self) -> Finding {
+        let why = "another file of the profile has the same name, because their URLs differ only in host or query; \
+                   change the path of one of them";
         Finding::about(FindingKind::Ambiguous, &self.title, why)
     }
 }
 
-/// The files that a profile names, each once; and those of them apart whose names others have before them.
-pub(crate) fn named(profile: &Profile) -> (Vec<Named>, Vec<Named>) {
+/// Files of a profile, each once. The second list has those with the title of an earlier one.
+pub(crate) fn collect_profile_files(profile: &Profile) -> (Vec<ProfileFile>, Vec<ProfileFile>) {
     let urls = [
         (Role::Image, &profile.spec.image_url),
         (Role::Packages, &profile.manifest_url),
         (Role::Cves, &profile.spec.existing_cves_url),
         (Role::Cves, &profile.spec.fixed_cves_url),
     ];
-    let mut all: Vec<Named> = Vec::new();
-    let mut doubles: Vec<Named> = Vec::new();
+    let mut all: Vec<ProfileFile> = Vec::new();
+    let mut doubles: Vec<ProfileFile> = Vec::new();
     for (role, url) in urls {
-        let title = title_of(url);
-        let mut known = all.iter().chain(&doubles);
-        if title.is_empty() || known.any(|named| named.url == *url) {
+        let title = file_title(url);
+        let mut existing = all.iter().chain(&doubles);
+        if title.is_empty() || existing.any(|file| file.url == *url) {
             continue;
         }
-        let is_double = all.iter().any(|named| named.title == title);
+        let is_double = all.iter().any(|file| file.title == title);
         let url = url.clone();
-        let named = Named { role, url, title };
+        let file = ProfileFile { role, url, title };
         if is_double {
-            doubles.push(named);
+            doubles.push(file);
         } else {
-            all.push(named);
+            all.push(file);
         }
     }
     (all, doubles)
 }
 
-/// The name of a file in the artefact: the path of its address, without the host and a slash before it. Of an address
-/// that has no path it is the host.
-pub fn title_of(url: &str) -> String {
+/// Title of a file in the artifact: the path of its URL without the leading slash, or the host if
+/// the URL has no path.
+pub fn file_title(url: &str) -> String {
     match Url::parse(url) {
         Ok(url) => match url.path().trim_start_matches('/') {
             "" => url.host_str().unwrap_or_default().to_owned(),
@@ -125,7 +122,7 @@ pub fn title_of(url: &str) -> String {
     }
 }
 
-/// The digest that a profile says of its image; none if it says none.
+/// Digest of the image of a profile; `None` if the profile has no digest.
 pub fn image_digest(sha256: &Sha256) -> Option<Digest> {
     if *sha256 == Sha256::NONE {
         return None;
@@ -133,264 +130,270 @@ pub fn image_digest(sha256: &Sha256) -> Option<Digest> {
     Digest::from_hex(sha256.as_str()).ok()
 }
 
-/// The repository of the files of a profile, whose repository is given.
+/// Repository for the files of the profile in `repository`.
 ///
 /// # Errors
-/// Its name would be too long.
-pub fn files_of(repository: &Repository) -> Got<Repository> {
+/// The name of the repository would be too long.
+pub fn files_repository(repository: &Repository) -> RegistryResult<Repository> {
     format!("{repository}/files").parse()
 }
 
-/// Whose files are gathered, and where.
+/// The revision whose files are copied, with its source and target.
 #[derive(Clone, Copy, Debug)]
-struct Gathered<'a> {
-    from: &'a Upstream<'a>,
-    /// The repository of the files.
+struct FilesContext<'a> {
+    upstream: &'a Upstream<'a>,
+    /// Repository of the files.
     repository: &'a Repository,
-    one: &'a Revision,
-    images: bool,
+    revision: &'a Revision,
+    with_images: bool,
 }
 
-/// What became of the files of a revision.
+/// Result of copying the files of a revision.
 #[derive(Debug)]
-pub(super) enum Files {
-    /// They are in the new place and want their tag; none if there are none.
-    There(Option<Tagged>),
-    /// The image may be had another time. Until then the revision is left as it is in the new place.
-    Later,
+pub(super) enum FilesResult {
+    /// All files are in the target. Their artifact needs this tag; `None` if there are no files.
+    Copied(Option<TagAssignment>),
+    /// Fetching the image failed for a transient reason. The revision is not changed in the target.
+    Deferred,
 }
 
 impl Transfer<'_> {
-    /// Carries over the files of a profile, but not their tag, which it answers.
-    pub async fn files(
+    /// Copies the files of a profile and returns the tag to set.
+    pub async fn copy_files(
         &mut self,
         from: &Upstream<'_>,
         images: bool,
-        one: &Revision,
-    ) -> Result<Files, MoveError> {
-        let about = MoveError::about(&one.repository);
-        let repository = files_of(&one.repository).map_err(about)?;
-        let at = At::Tag(one.tag.clone());
-        let there = match self.from.manifest(&repository, &at).await {
-            // Some registries do not let anybody look whether there is such a repository. It is told all the same, for
-            // there may be one.
+        rev: &Revision,
+    ) -> Result<FilesResult, CopyError> {
+        let about = CopyError::about(&rev.repository);
+        let repository = files_repository(&rev.repository).map_err(about)?;
+        let at = ManifestRef::Tag(rev.tag.clone());
+        let files = match self.from.manifest(&repository, &at).await {
+            // Some registries deny access to missing repositories, but this one may exist.
             Err(error @ RegistryError::Denied) => {
-                let name = format!("{repository}:{}", one.tag);
-                self.copied.findings.push((name, finding_of(&error)));
+                let name = format!("{repository}:{}", rev.tag);
+                self.report.findings.push((name, to_finding(&error)));
                 None
             }
-            got => usable(got, &repository, Some(&one.tag), &mut self.copied)?.flatten(),
+            got => or_finding(got, &repository, Some(&rev.tag), &mut self.report)?.flatten(),
         };
-        let mut layers = there.as_ref().map_or_else(Vec::new, |m| m.layers.clone());
-        if let Some(profile) = self.profile(one).await? {
-            let of = Gathered {
-                from,
+        let mut layers = files.as_ref().map_or_else(Vec::new, |m| m.layers.clone());
+        if let Some(profile) = self.read_profile(rev).await? {
+            let ctx = FilesContext {
+                upstream: from,
                 repository: &repository,
-                one,
-                images,
+                revision: rev,
+                with_images: images,
             };
-            if !self.gather(&of, &profile, &mut layers).await? {
-                return Ok(Files::Later);
+            if !self.collect_layers(&ctx, &profile, &mut layers).await? {
+                return Ok(FilesResult::Deferred);
             }
             let digest = image_digest(&profile.spec.sha256);
             let mut blobs = layers.iter().map(|layer| layer.blob);
             let image = blobs.find(|blob| Some(blob.digest) == digest);
-            self.images
+            self.image_sizes
                 .extend(image.map(|blob| (blob.digest, blob.size)));
         }
-        let whole = there.filter(|manifest| manifest.layers == layers);
-        let pushed = self.push_files(repository, one, layers, whole).await;
-        pushed.map(Files::There)
+        let reused = files.filter(|manifest| manifest.layers == layers);
+        let pushed = self.push_files(repository, rev, layers, reused).await;
+        pushed.map(FilesResult::Copied)
     }
 
-    /// Leaves out what does not belong to a profile, and adds what is missing. Answers whether the revision can have its
-    /// tags: not if its image may be had another time.
-    async fn gather(
+    /// Removes layers that do not belong to the profile and adds the missing ones. Returns false if
+    /// the image could not be fetched for a transient reason, so the revision must not get its
+    /// tags.
+    async fn collect_layers(
         &mut self,
-        of: &Gathered<'_>,
+        ctx: &FilesContext<'_>,
         profile: &Profile,
         layers: &mut Vec<Layer>,
-    ) -> Result<bool, MoveError> {
-        let image = title_of(&profile.spec.image_url);
+    ) -> Result<bool, CopyError> {
+        let image = file_title(&profile.spec.image_url);
         let digest = image_digest(&profile.spec.sha256);
         layers.retain(|layer| {
             let is_image = layer.title.as_ref() == Some(&image);
             let is_right = digest.is_none_or(|digest| digest == layer.blob.digest);
-            !is_image || (of.images && is_right)
+            !is_image || (ctx.with_images && is_right)
         });
-        let (all, doubles) = named(profile);
+        let (all, doubles) = collect_profile_files(profile);
         let doubles = doubles
             .iter()
-            .map(|double| (of.one.name(), double.ambiguous()));
-        self.copied.findings.extend(doubles);
-        let mut missing: Vec<&Named> = all.iter().collect();
-        missing.retain(|named| {
-            let is_wanted = named.role != Role::Image || of.images;
-            is_wanted && !layers.iter().any(|layer| named.is(layer))
+            .map(|double| (ctx.revision.name(), double.ambiguous_finding()));
+        self.report.findings.extend(doubles);
+        let mut missing: Vec<&ProfileFile> = all.iter().collect();
+        missing.retain(|file| {
+            let is_needed = file.role != Role::Image || ctx.with_images;
+            is_needed && !layers.iter().any(|layer| file.matches_layer(layer))
         });
         if missing.is_empty() {
             return Ok(true);
         }
-        let brought = self.brought_before(of).await?;
-        // What is there and no document of the profile can only be an image, if under another name.
+        let earlier = self.previous_layers(ctx).await?;
+        // A layer that is not a document of the profile is an image, maybe under an old name.
         let is_document = |layer: &Layer| {
-            let mut documents = all.iter().filter(|named| named.role != Role::Image);
-            documents.any(|named| named.is(layer))
+            let mut documents = all.iter().filter(|file| file.role != Role::Image);
+            documents.any(|file| file.matches_layer(layer))
         };
-        let had_image = brought.iter().any(|layer| !is_document(layer));
-        for named in missing {
-            let is_image = named.role == Role::Image;
-            let mut before = brought.iter().find(|layer| named.is(layer));
-            if let Some(layer) = before
-                && !self.is_there(of, &layer.blob.digest).await?
+        let had_image = earlier.iter().any(|layer| !is_document(layer));
+        for file in missing {
+            let is_image = file.role == Role::Image;
+            let mut previous = earlier.iter().find(|layer| file.matches_layer(layer));
+            if let Some(layer) = previous
+                && !self.target_has(ctx, &layer.blob.digest).await?
             {
-                before = None;
+                previous = None;
             }
-            // An image is what its digest says; a document may have become another one meanwhile.
-            let known = if is_image {
-                self.known_image(of, before, named, digest).await?
+            // The digest identifies an image, but a document may have changed since.
+            let reusable = if is_image {
+                self.find_image(ctx, previous, file, digest).await?
             } else {
                 None
             };
-            if let Some(layer) = known {
+            if let Some(layer) = reusable {
                 layers.push(layer);
                 continue;
             }
-            let fetched = self.fetched(of, named, digest).await;
-            match fetched.map_err(MoveError::about(&named.url))? {
-                Ok(blob) => layers.push(Layer::file(blob, FILE_TYPE, &named.title)),
+            let fetched = self.fetch_file(ctx, file, digest).await;
+            match fetched.map_err(CopyError::about(&file.url))? {
+                Ok(blob) => layers.push(Layer::file(blob, FILE_TYPE, &file.title)),
                 Err(error) => {
-                    self.left_out(of.one, named, &error);
-                    // What is complete in the new place is not replaced by less because of what may pass.
-                    let passes = error.class() == Class::Passing;
-                    if is_image && (passes || (had_image && error.may_pass())) {
+                    self.skip_file(ctx.revision, file, &error);
+                    // Do not replace a complete revision by an incomplete one for a transient
+                    // reason.
+                    let passes = error.class() == ErrorClass::Transient;
+                    if is_image && (passes || (had_image && error.is_retryable())) {
                         return Ok(false);
                     }
-                    // What came another time is better than nothing.
-                    layers.extend(before.filter(|_| !is_image).cloned());
+                    // An older version of a document is better than none.
+                    layers.extend(previous.filter(|_| !is_image).cloned());
                 }
             }
         }
         Ok(true)
     }
 
-    /// What was brought to the new place another time under the same tag, be it still there or not.
-    async fn brought_before(&self, of: &Gathered<'_>) -> Result<Vec<Layer>, MoveError> {
-        let (repository, tag) = (of.repository, &of.one.tag);
-        match self.to.manifest(repository, &At::Tag(tag.clone())).await {
-            Ok(Some(there)) => Ok(there.layers),
+    /// Layers of the files artifact that the target has under the same tag.
+    async fn previous_layers(&self, ctx: &FilesContext<'_>) -> Result<Vec<Layer>, CopyError> {
+        let (repository, tag) = (ctx.repository, &ctx.revision.tag);
+        match self
+            .to
+            .manifest(repository, &ManifestRef::Tag(tag.clone()))
+            .await
+        {
+            Ok(Some(manifest)) => Ok(manifest.layers),
             Ok(None) | Err(RegistryError::Denied) => Ok(Vec::new()),
-            // It is about to be replaced.
-            Err(error) if error.class() == Class::Lasting => Ok(Vec::new()),
-            Err(error) => Err(MoveError::about(format!("{repository}:{tag}"))(error)),
+            // An invalid manifest is about to be replaced.
+            Err(error) if error.class() == ErrorClass::Permanent => Ok(Vec::new()),
+            Err(error) => Err(CopyError::about(format!("{repository}:{tag}"))(error)),
         }
     }
 
-    /// Whether the new place has a content.
-    async fn is_there(&self, of: &Gathered<'_>, digest: &Digest) -> Result<bool, MoveError> {
-        let has = self.to.has(of.repository, digest).await;
-        has.map_err(MoveError::about(format!("{digest} of {}", of.repository)))
+    async fn target_has(&self, ctx: &FilesContext<'_>, digest: &Digest) -> Result<bool, CopyError> {
+        let has = self.to.has_blob(ctx.repository, digest).await;
+        has.map_err(CopyError::about(format!("{digest} of {}", ctx.repository)))
     }
 
-    /// The image, if it came `before`, or is known from another revision or a mirror that was killed, and lies in the new
-    /// place.
-    async fn known_image(
+    /// Layer for an image that the target already has: from the previous artifact of this tag, from
+    /// another revision, or from a mirror run that was interrupted.
+    async fn find_image(
         &self,
-        of: &Gathered<'_>,
-        before: Option<&Layer>,
-        named: &Named,
+        ctx: &FilesContext<'_>,
+        previous: Option<&Layer>,
+        file: &ProfileFile,
         digest: Option<Digest>,
-    ) -> Result<Option<Layer>, MoveError> {
+    ) -> Result<Option<Layer>, CopyError> {
         let Some(digest) = digest else {
             return Ok(None);
         };
-        if let Some(layer) = before.filter(|layer| layer.blob.digest == digest) {
+        if let Some(layer) = previous.filter(|layer| layer.blob.digest == digest) {
             return Ok(Some(layer.clone()));
         }
-        let Some(size) = self.length(&digest).await else {
+        let Some(size) = self.image_size(&digest).await else {
             return Ok(None);
         };
-        let layer = Layer::file(Blob { digest, size }, FILE_TYPE, &named.title);
-        Ok(self.is_there(of, &digest).await?.then_some(layer))
+        let layer = Layer::file(Blob { digest, size }, FILE_TYPE, &file.title);
+        Ok(self.target_has(ctx, &digest).await?.then_some(layer))
     }
 
     async fn push_files(
         &mut self,
         repository: Repository,
-        one: &Revision,
+        rev: &Revision,
         layers: Vec<Layer>,
-        whole: Option<Manifest>,
-    ) -> Result<Option<Tagged>, MoveError> {
-        if let Some(manifest) = whole {
-            let tagged = self.artefact(&repository, &one.tag, &manifest).await?;
+        reused: Option<Manifest>,
+    ) -> Result<Option<TagAssignment>, CopyError> {
+        if let Some(manifest) = reused {
+            let tagged = self.copy_artifact(&repository, &rev.tag, &manifest).await?;
             return Ok(Some(tagged));
         }
         if layers.is_empty() {
             return Ok(None);
         }
         let manifest = Manifest::artifact(FILES_TYPE, layers);
-        let name = format!("{repository}:{}", one.tag);
+        let name = format!("{repository}:{}", rev.tag);
         let empty = bytes::Bytes::from_static(EMPTY_CONFIG);
         let to = self.to;
-        self.put(&repository, &Blob::of(&empty), &empty)
+        self.push_if_missing(&repository, &Blob::new(&empty), &empty)
             .await
-            .map_err(MoveError::about(&name))?;
-        // What came by web is there already.
-        self.contents(&repository, &manifest).await?;
+            .map_err(CopyError::about(&name))?;
+        // Files that were fetched from the web are in the target already.
+        self.copy_blobs(&repository, &manifest).await?;
         to.push_manifest(&repository, None, &manifest)
             .await
-            .map_err(MoveError::about(&name))?;
-        self.sign(&repository, &one.tag, &manifest).await.map(Some)
+            .map_err(CopyError::about(&name))?;
+        self.sign(&repository, &rev.tag, &manifest).await.map(Some)
     }
 
-    /// What the profile says; none and a finding if it cannot be read.
-    async fn profile(&mut self, one: &Revision) -> Result<Option<Profile>, MoveError> {
-        let read = match one.manifest.layers.first() {
+    /// Reads the profile of a revision. Returns `None` and records a finding if it is invalid.
+    async fn read_profile(&mut self, rev: &Revision) -> Result<Option<Profile>, CopyError> {
+        let read = match rev.manifest.layers.first() {
             None => Err(Finding::new(FindingKind::NotAProfile, "it has no layer")),
             Some(layer) => {
-                let limit = Limits::default().profile;
-                let yaml = self.from.small(&one.repository, &layer.blob, limit).await;
-                let found = &mut self.copied;
-                let Some(yaml) = usable(yaml, &one.repository, Some(&one.tag), found)? else {
+                let limit = Limits::default().profile_bytes;
+                let yaml = self.from.blob(&rev.repository, &layer.blob, limit).await;
+                let report = &mut self.report;
+                let Some(yaml) = or_finding(yaml, &rev.repository, Some(&rev.tag), report)? else {
                     return Ok(None);
                 };
                 match &layer.title {
                     None => Err(Finding::new(FindingKind::NoTitle, "its layer has no title")),
-                    Some(title) => profile(title, &yaml),
+                    Some(title) => read_profile(title, &yaml),
                 }
             }
         };
         match read {
             Ok(profile) => Ok(Some(profile)),
             Err(finding) => {
-                self.copied.findings.push((one.name(), finding));
+                self.report.findings.push((rev.name(), finding));
                 Ok(None)
             }
         }
     }
 
-    /// Fetches a file by web. The inner error is the file's own, or that of where it lies: nobody gives it, or it is not
-    /// what it should be. The outer one is of the new place or of this machine's disk.
-    async fn fetched(
+    /// Fetches a file from the web into the target. The inner error concerns the file or its
+    /// server; the outer one concerns the target or the local disk.
+    async fn fetch_file(
         &mut self,
-        of: &Gathered<'_>,
-        named: &Named,
+        ctx: &FilesContext<'_>,
+        file: &ProfileFile,
         digest: Option<Digest>,
-    ) -> Got<Result<Blob, Arc<RegistryError>>> {
-        let (web, url) = match address(of.from, &named.url) {
+    ) -> RegistryResult<Result<Blob, Arc<RegistryError>>> {
+        let (web, url) = match resolve_url(ctx.upstream, &file.url) {
             Ok(Some(address)) => address,
-            Ok(None) => return Ok(Err(Arc::new(RegistryError::NotThere))),
+            Ok(None) => return Ok(Err(Arc::new(RegistryError::NotFound))),
             Err(error) => return Ok(Err(Arc::new(error))),
         };
         let origin = url.origin();
-        if let Some(error) = self.given_up.get(&origin) {
+        if let Some(error) = self.failed_origins.get(&origin) {
             return Ok(Err(Arc::clone(error)));
         }
-        let fetched = match (named.role, digest) {
-            (Role::Image, Some(digest)) => self.image(web, &url, of.repository, digest).await?,
-            // Nobody could tell later whether it is the image.
-            (Role::Image, None) => Err(malformed("profile", "it says no digest of its image")),
-            (role, _) => self.document(web, &url, of.repository, role).await?,
+        let fetched = match (file.role, digest) {
+            (Role::Image, Some(digest)) => {
+                self.fetch_image(web, &url, ctx.repository, digest).await?
+            }
+            // Without a digest, no later run could identify the image.
+            (Role::Image, None) => Err(malformed("profile", "it has no digest of its image")),
+            (role, _) => self.fetch_doc(web, &url, ctx.repository, role).await?,
         };
         let error = match fetched {
             Ok(blob) => return Ok(Ok(blob)),
@@ -400,87 +403,87 @@ impl Transfer<'_> {
             *error,
             RegistryError::Unreachable(_) | RegistryError::Stalled | RegistryError::Busy { .. }
         ) {
-            self.given_up.insert(origin, Arc::clone(&error));
+            self.failed_origins.insert(origin, Arc::clone(&error));
         }
         Ok(Err(error))
     }
 
-    /// Fetches an image by way of the work folder. What breaks off is taken up again as long as enough comes in between.
-    async fn image(
+    /// Fetches an image by way of the work folder. Resumes it as long as it makes progress.
+    async fn fetch_image(
         &mut self,
-        web: &Web,
+        web: &WebClient,
         url: &Url,
         repository: &Repository,
         digest: Digest,
-    ) -> Got<Got<Blob>> {
-        let whole = Whole {
+    ) -> RegistryResult<RegistryResult<Blob>> {
+        let expected = ExpectedContent {
             digest,
             size: None,
-            limit: Role::Image.limit(&Limits::default()),
+            limit: Role::Image.max_bytes(&Limits::default()),
         };
-        let (mut tries, mut came) = (web.tries(), 0);
-        let kept = loop {
-            let origin = OnWeb::new(web, url);
-            let error = match self.keep(&whole, &origin).await {
-                Ok(kept) => break kept,
+        let (mut tries, mut received) = (web.retries(), 0);
+        let staged = loop {
+            let origin = WebOrigin::new(web, url);
+            let error = match self.stage(&expected, &origin).await {
+                Ok(staged) => break staged,
                 Err(error) => error,
             };
             if !origin.broke_off() {
-                let is_its_own = origin.was_refused() || error.class() == Class::Lasting;
+                let is_its_own = origin.was_refused() || error.class() == ErrorClass::Permanent;
                 return if is_its_own {
                     Ok(Err(error))
                 } else {
                     Err(error)
                 };
             }
-            came += origin.came();
-            if came >= PROGRESS {
-                (tries, came) = (web.tries(), 0);
+            received += origin.received_bytes();
+            if received >= RETRY_RESET_BYTES {
+                (tries, received) = (web.retries(), 0);
             }
-            if let Err(error) = tries.pause(error).await {
+            if let Err(error) = tries.wait_or_fail(error).await {
                 return Ok(Err(error));
             }
         };
-        self.note(kept.blob()).await?;
-        self.carry(repository, kept).await.map(Ok)
+        self.record_image_size(staged.blob()).await?;
+        self.push_staged(repository, staged).await.map(Ok)
     }
 
-    async fn document(
+    async fn fetch_doc(
         &mut self,
-        web: &Web,
+        web: &WebClient,
         url: &Url,
         repository: &Repository,
         role: Role,
-    ) -> Got<Got<Blob>> {
-        let limit = role.limit(&Limits::default());
+    ) -> RegistryResult<RegistryResult<Blob>> {
+        let limit = role.max_bytes(&Limits::default());
         let bytes = match web.fetch(url, None, limit).await {
-            Ok(Fetched::New { bytes, .. }) => bytes,
-            Ok(Fetched::Same) => {
-                let why = "the server says that it is as before";
+            Ok(FetchResult::New { bytes, .. }) => bytes,
+            Ok(FetchResult::Unchanged) => {
+                let why = "the server answered 304 Not Modified to an unconditional request";
                 return Ok(Err(malformed("file", why)));
             }
             Err(error) => return Ok(Err(error)),
         };
-        if let Err(finding) = role.check(&bytes) {
+        if let Err(finding) = role.check_content(&bytes) {
             return Ok(Err(malformed("file", finding.to_string())));
         }
-        let blob = Blob::of(&bytes);
-        self.put(repository, &blob, &bytes).await?;
+        let blob = Blob::new(&bytes);
+        self.push_if_missing(repository, &blob, &bytes).await?;
         Ok(Ok(blob))
     }
 
-    /// Says that a file is left out. It is one of many, so whatever is wrong with it ends no more than its revision.
-    fn left_out(&mut self, one: &Revision, named: &Named, error: &RegistryError) {
+    /// Records that a file is left out. It affects only its own revision.
+    fn skip_file(&mut self, rev: &Revision, file: &ProfileFile, error: &RegistryError) {
         let finding = Finding {
-            field: Some(named.title.clone()),
-            ..finding_of(error)
+            field: Some(file.title.clone()),
+            ..to_finding(error)
         };
-        self.copied.findings.push((one.name(), finding));
+        self.report.findings.push((rev.name(), finding));
     }
 }
 
-/// How a file is had; none if it lies beside the registry and nobody said where, or nothing is fetched by web.
-fn address<'a>(from: &Upstream<'a>, url: &str) -> Got<Option<(&'a Web, Url)>> {
+/// URL of a file and the client for it; `None` if the file cannot be fetched.
+fn resolve_url<'a>(from: &Upstream<'a>, url: &str) -> RegistryResult<Option<(&'a WebClient, Url)>> {
     let read = match (Url::parse(url), from.files_url) {
         (Ok(url), _) => Ok(url),
         (Err(_), None) => return Ok(None),

@@ -1,162 +1,164 @@
-//! One transfer from a registry to another.
+//! State of a copy from one registry to another.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::digest::Digest;
-use crate::error::{Class, Got, RegistryError};
-use crate::layout::part::{Part, Whole, blocking, replace};
+use crate::error::{ErrorClass, RegistryError, RegistryResult};
+use crate::layout::partial_file::{ExpectedContent, PartialFile, run_blocking, write_atomically};
 use crate::limits::Limits;
-use crate::source::{At, Blob, Manifest, Origin, Registry, Repository, Tag, Tagged};
+use crate::source::{
+    Blob, Manifest, ManifestRef, Origin, Registry, Repository, Tag, TagAssignment,
+};
 use crate::trust::{self, SigningKey};
 
-use super::origin::{OnDisk, Remote};
-use super::{Copied, MoveError, finding_of, give};
+use super::origin::{FileOrigin, RegistryOrigin};
+use super::{CopyError, CopySummary, push_tags, to_finding};
 
-/// What is larger is kept in the work folder until it is whole, so that it is carried on after a break.
-const KEPT_ASIDE: u64 = 8 * 1024 * 1024;
+/// Larger blobs are staged in the work folder until they are complete, so an interrupted transfer
+/// can be resumed.
+const STAGING_THRESHOLD_BYTES: u64 = 8 * 1024 * 1024;
 
-/// A content that lies in the work folder. Nobody else has it until it was carried over.
+/// A complete blob in the work folder. Its file is locked until the blob is in the target.
 #[derive(Debug)]
-pub(super) struct Kept {
-    part: Part,
+pub(super) struct StagedBlob {
+    part: PartialFile,
     blob: Blob,
 }
 
-impl Kept {
-    /// What it is.
+impl StagedBlob {
     pub fn blob(&self) -> &Blob {
         &self.blob
     }
 }
 
-/// One transfer.
+/// State of a copy from one registry to another.
 #[derive(Debug)]
 pub(super) struct Transfer<'a> {
     pub from: &'a dyn Registry,
     pub to: &'a dyn Registry,
-    pub work: Option<&'a Path>,
+    pub work_dir: Option<&'a Path>,
     pub key: Option<&'a SigningKey>,
-    pub copied: Copied,
-    /// What was counted already.
-    pub seen: HashSet<Digest>,
-    /// Where files lay that could not be had because nobody answers there, or not to the end, and what was wrong. Nothing
-    /// more is asked for there: each file would be waited for as long again.
-    pub given_up: HashMap<url::Origin, Arc<RegistryError>>,
-    /// The images of the revisions so far, and how long they are.
-    pub images: HashMap<Digest, u64>,
+    pub report: CopySummary,
+    /// Digests that are already counted in the report.
+    pub counted: HashSet<Digest>,
+    /// Servers that did not respond or failed during a transfer, with their error. They are not
+    /// tried again: each further file would wait for the same timeouts.
+    pub failed_origins: HashMap<url::Origin, Arc<RegistryError>>,
+    /// Images of the revisions copied so far, with their sizes.
+    pub image_sizes: HashMap<Digest, u64>,
 }
 
 impl<'a> Transfer<'a> {
-    /// One that has carried nothing yet, has no folder for what was begun, and signs nothing.
-    pub fn between(from: &'a dyn Registry, to: &'a dyn Registry) -> Self {
+    /// A new transfer without work folder and signing key.
+    pub fn new(from: &'a dyn Registry, to: &'a dyn Registry) -> Self {
         Self {
             from,
             to,
-            work: None,
+            work_dir: None,
             key: None,
-            copied: Copied::default(),
-            seen: HashSet::new(),
-            given_up: HashMap::new(),
-            images: HashMap::new(),
+            report: CopySummary::default(),
+            counted: HashSet::new(),
+            failed_origins: HashMap::new(),
+            image_sizes: HashMap::new(),
         }
     }
 }
 
 impl Transfer<'_> {
-    /// Carries over an artefact with its signatures, but not its tag, which it answers.
-    pub async fn artefact(
+    /// Copies an artifact with its signatures and returns the tag to set.
+    pub async fn copy_artifact(
         &mut self,
         repository: &Repository,
         tag: &Tag,
         manifest: &Manifest,
-    ) -> Result<Tagged, MoveError> {
-        self.contents(repository, manifest).await?;
+    ) -> Result<TagAssignment, CopyError> {
+        self.copy_blobs(repository, manifest).await?;
         self.to
             .push_manifest(repository, None, manifest)
             .await
-            .map_err(MoveError::about(format!("{repository}:{tag}")))?;
-        let signatures = self.signatures(repository, &manifest.digest).await?;
-        give(self.to, signatures.as_slice()).await?;
+            .map_err(CopyError::about(format!("{repository}:{tag}")))?;
+        let signatures = self.copy_signatures(repository, &manifest.digest).await?;
+        push_tags(self.to, signatures.as_slice()).await?;
         self.sign(repository, tag, manifest).await
     }
 
-    /// Signs what is there already, if there is a key. Answers its tag.
+    /// Signs an artifact of the target if there is a key. Returns the tag to set.
     pub async fn sign(
         &self,
         repository: &Repository,
         tag: &Tag,
         manifest: &Manifest,
-    ) -> Result<Tagged, MoveError> {
+    ) -> Result<TagAssignment, CopyError> {
         let digest = manifest.digest;
         if let Some(key) = self.key {
             let what = format!("the signature of {repository}:{tag}");
             key.sign(self.to, repository, &digest, tag.as_str())
                 .await
-                .map_err(MoveError::about(what))?;
+                .map_err(CopyError::about(what))?;
         }
-        Ok(Tagged {
+        Ok(TagAssignment {
             repository: repository.clone(),
             tag: tag.clone(),
             digest,
         })
     }
 
-    /// Carries over all contents that a manifest names.
-    pub async fn contents(
+    /// Copies all blobs that a manifest names.
+    pub async fn copy_blobs(
         &mut self,
         repository: &Repository,
         manifest: &Manifest,
-    ) -> Result<(), MoveError> {
+    ) -> Result<(), CopyError> {
         for blob in manifest.blobs() {
-            self.blob(repository, &blob)
+            self.copy_blob(repository, &blob)
                 .await
-                .map_err(MoveError::about(format!("{} of {repository}", blob.digest)))?;
+                .map_err(CopyError::about(format!("{} of {repository}", blob.digest)))?;
         }
         Ok(())
     }
 
-    /// Carries over the signatures of an artefact. Others that are in the new place stay. Answers the tag that they still
-    /// want; none if they have it.
-    pub async fn signatures(
+    /// Copies the signatures of an artifact and adds them to those of the target. Returns the tag
+    /// to set; `None` if the target already has a tag for signatures.
+    pub async fn copy_signatures(
         &mut self,
         repository: &Repository,
-        of: &Digest,
-    ) -> Result<Option<Tagged>, MoveError> {
-        let name = format!("the signatures of {repository}@{of}");
-        match self.carry_signatures(repository, of).await {
-            Err(error) if error.class() == Class::Lasting => {
-                self.copied.findings.push((name, finding_of(&error)));
+        artifact: &Digest,
+    ) -> Result<Option<TagAssignment>, CopyError> {
+        let name = format!("the signatures of {repository}@{artifact}");
+        match self.try_copy_signatures(repository, artifact).await {
+            Err(error) if error.class() == ErrorClass::Permanent => {
+                self.report.findings.push((name, to_finding(&error)));
                 Ok(None)
             }
-            carried => carried.map_err(MoveError::about(name)),
+            carried => carried.map_err(CopyError::about(name)),
         }
     }
 
-    async fn carry_signatures(
+    async fn try_copy_signatures(
         &mut self,
         repository: &Repository,
-        of: &Digest,
-    ) -> Got<Option<Tagged>> {
-        let tag = trust::signature_tag(of)?;
-        let at = At::Tag(tag.clone());
+        artifact: &Digest,
+    ) -> RegistryResult<Option<TagAssignment>> {
+        let tag = trust::signature_tag(artifact)?;
+        let at = ManifestRef::Tag(tag.clone());
         let Some(manifest) = self.from.manifest(repository, &at).await? else {
             return Ok(None);
         };
         for blob in manifest.blobs() {
-            self.blob(repository, &blob).await?;
+            self.copy_blob(repository, &blob).await?;
         }
         match self.to.manifest(repository, &at).await? {
-            Some(there) if there.digest == manifest.digest => Ok(None),
+            Some(existing) if existing.digest == manifest.digest => Ok(None),
             Some(_) => {
-                trust::add(self.to, repository, of, manifest.layers).await?;
+                trust::add_signatures(self.to, repository, artifact, manifest.layers).await?;
                 Ok(None)
             }
             None => {
                 let to = self.to;
                 to.push_manifest(repository, None, &manifest).await?;
-                Ok(Some(Tagged {
+                Ok(Some(TagAssignment {
                     repository: repository.clone(),
                     tag,
                     digest: manifest.digest,
@@ -165,133 +167,145 @@ impl Transfer<'_> {
         }
     }
 
-    async fn blob(&mut self, repository: &Repository, blob: &Blob) -> Got<()> {
-        let limit = Limits::default().blob;
+    async fn copy_blob(&mut self, repository: &Repository, blob: &Blob) -> RegistryResult<()> {
+        let limit = Limits::default().blob_bytes;
         if limit < blob.size {
             return Err(RegistryError::TooLarge { limit });
         }
-        let from = Remote {
+        let from = RegistryOrigin {
             registry: self.from,
             repository,
             blob,
         };
-        match self.work {
-            Some(_) if blob.size > KEPT_ASIDE => {
-                let whole = Whole {
+        match self.work_dir {
+            Some(_) if blob.size > STAGING_THRESHOLD_BYTES => {
+                let expected = ExpectedContent {
                     digest: blob.digest,
                     size: Some(blob.size),
                     limit: blob.size,
                 };
-                if self.to.has(repository, &blob.digest).await? {
-                    self.was_there(blob.digest);
+                if self.to.has_blob(repository, &blob.digest).await? {
+                    self.count_existing(blob.digest);
                     return Ok(());
                 }
-                let part = self.part(&blob.digest).await?;
-                // Whoever had the part while we waited for it may have carried it over.
-                match self.to.has(repository, &blob.digest).await {
+                let part = self.lock_part(&blob.digest).await?;
+                // Another mirror may have pushed the blob while this one waited for the lock.
+                match self.to.has_blob(repository, &blob.digest).await {
                     Ok(false) => {}
                     Ok(true) => {
-                        self.was_there(blob.digest);
+                        self.count_existing(blob.digest);
                         return part.discard().await;
                     }
                     Err(error) => {
-                        part.leave().await;
+                        part.release().await;
                         return Err(error);
                     }
                 }
-                let kept = filled(part, &whole, &from).await?;
-                self.carry(repository, kept).await.map(drop)
+                let staged = fill_part(part, &expected, &from).await?;
+                self.push_staged(repository, staged).await.map(drop)
             }
-            _ => self.put(repository, blob, &from).await,
+            _ => self.push_if_missing(repository, blob, &from).await,
         }
     }
 
-    /// Brings a content into the work folder.
-    pub async fn keep(&self, whole: &Whole, from: &dyn Origin) -> Got<Kept> {
-        let part = self.part(&whole.digest).await?;
-        filled(part, whole, from).await
+    /// Downloads a blob into the work folder.
+    pub async fn stage(
+        &self,
+        expected: &ExpectedContent,
+        from: &dyn Origin,
+    ) -> RegistryResult<StagedBlob> {
+        let part = self.lock_part(&expected.digest).await?;
+        fill_part(part, expected, from).await
     }
 
-    /// What is in the work folder of a content. Another one who is filling it is waited for.
-    async fn part(&self, digest: &Digest) -> Got<Part> {
-        let work = self.work.unwrap_or(Path::new("."));
-        Part::take(work.join(format!("{}.part", digest.hex()))).await
+    /// Locks the partial file of a blob. Waits while another process holds it.
+    async fn lock_part(&self, digest: &Digest) -> RegistryResult<PartialFile> {
+        let work = self.work_dir.unwrap_or(Path::new("."));
+        PartialFile::lock(work.join(format!("{}.part", digest.hex()))).await
     }
 
-    /// Carries a content over from the work folder, where it is removed then. Answers what it is in the new place.
-    pub async fn carry(&mut self, repository: &Repository, kept: Kept) -> Got<Blob> {
-        let Kept { part, blob } = kept;
-        let from = OnDisk(part.path().to_owned());
-        self.put(repository, &blob, &from).await?;
+    /// Pushes a staged blob to the target, then removes it from the work folder.
+    pub async fn push_staged(
+        &mut self,
+        repository: &Repository,
+        staged: StagedBlob,
+    ) -> RegistryResult<Blob> {
+        let StagedBlob { part, blob } = staged;
+        let from = FileOrigin(part.path().to_owned());
+        self.push_if_missing(repository, &blob, &from).await?;
         part.discard().await?;
         Ok(blob)
     }
 
-    /// Notes in the work folder how long an image is. Its part goes when it is in the new place, and no tag leads to it there
-    /// until all is: whoever carries on would know its digest alone.
-    pub async fn note(&self, image: &Blob) -> Got<()> {
-        let (note, size) = (self.noted_at(&image.digest), image.size.to_string());
-        blocking(move || replace(&note, size.as_bytes())).await
+    /// Records the size of an image in the work folder. A later run needs it if this one is
+    /// interrupted after the image was pushed and before its tag is set: it would know only the
+    /// digest.
+    pub async fn record_image_size(&self, image: &Blob) -> RegistryResult<()> {
+        let (note, size) = (self.size_file(&image.digest), image.size.to_string());
+        run_blocking(move || write_atomically(&note, size.as_bytes())).await
     }
 
-    /// How long an image is of a revision so far, or one that another mirror carried over and gave no tag; none if nobody
-    /// said.
-    pub async fn length(&self, image: &Digest) -> Option<u64> {
-        if let Some(&size) = self.images.get(image) {
+    /// Size of an image that an earlier revision or an interrupted mirror run pushed, if known.
+    pub async fn image_size(&self, image: &Digest) -> Option<u64> {
+        if let Some(&size) = self.image_sizes.get(image) {
             return Some(size);
         }
-        let note = tokio::fs::read_to_string(self.noted_at(image)).await;
+        let note = tokio::fs::read_to_string(self.size_file(image)).await;
         note.ok()?.parse().ok()
     }
 
-    /// Removes the notes of images to which tags lead.
-    pub async fn forget_notes(&self) {
-        for image in self.images.keys() {
-            // Almost none has one, and one that stays does no harm.
-            let _ = tokio::fs::remove_file(self.noted_at(image)).await;
+    /// Removes the size files of images that have tags now.
+    pub async fn remove_size_files(&self) {
+        for image in self.image_sizes.keys() {
+            // Most images have no such file, and a stale one does no harm.
+            let _ = tokio::fs::remove_file(self.size_file(image)).await;
         }
     }
 
-    fn noted_at(&self, image: &Digest) -> PathBuf {
-        let work = self.work.unwrap_or(Path::new("."));
+    fn size_file(&self, image: &Digest) -> PathBuf {
+        let work = self.work_dir.unwrap_or(Path::new("."));
         work.join(format!("{}.size", image.hex()))
     }
 
-    /// Puts a content into the new place, unless it is there.
-    pub async fn put(
+    /// Pushes a blob to the target unless it exists there.
+    pub async fn push_if_missing(
         &mut self,
         repository: &Repository,
         blob: &Blob,
         from: &dyn Origin,
-    ) -> Got<()> {
-        if self.to.has(repository, &blob.digest).await? {
-            self.was_there(blob.digest);
+    ) -> RegistryResult<()> {
+        if self.to.has_blob(repository, &blob.digest).await? {
+            self.count_existing(blob.digest);
             return Ok(());
         }
         self.to.push_blob(repository, blob, from).await?;
-        self.seen.insert(blob.digest);
-        self.copied.blobs += 1;
-        self.copied.bytes += blob.size;
+        self.counted.insert(blob.digest);
+        self.report.blobs += 1;
+        self.report.bytes += blob.size;
         Ok(())
     }
 
-    fn was_there(&mut self, digest: Digest) {
-        if self.seen.insert(digest) {
-            self.copied.present += 1;
+    fn count_existing(&mut self, digest: Digest) {
+        if self.counted.insert(digest) {
+            self.report.present += 1;
         }
     }
 }
 
-/// Fills a part. What was brought stays if it breaks off.
-async fn filled(mut part: Part, whole: &Whole, from: &dyn Origin) -> Got<Kept> {
-    let digest = whole.digest;
-    match part.fill(whole, from).await {
+/// Fills a partial file. If the transfer is interrupted, the content so far is preserved.
+async fn fill_part(
+    mut part: PartialFile,
+    expected: &ExpectedContent,
+    from: &dyn Origin,
+) -> RegistryResult<StagedBlob> {
+    let digest = expected.digest;
+    match part.fill(expected, from).await {
         Ok(size) => {
             let blob = Blob { digest, size };
-            Ok(Kept { part, blob })
+            Ok(StagedBlob { part, blob })
         }
         Err(error) => {
-            part.leave().await;
+            part.release().await;
             Err(error)
         }
     }

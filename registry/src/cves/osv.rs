@@ -1,4 +1,4 @@
-//! Documents in the form of OSV.
+//! Reader for OSV documents.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -10,155 +10,174 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
-use super::sorted::{Name, Priority, Sorted, is_name, is_word};
-use super::{Cves, bad, cve_in, too_large};
+use super::list_builder::{CveListBuilder, PackageName, Priority, is_label, is_package_name};
+use super::{CveList, find_cve_id, invalid, too_large};
 use crate::finding::Finding;
 
-/// The largest record, in bytes. What it becomes while it is read takes up to ten times as much memory, for a name of one
-/// letter needs six bytes there and about sixty here. So a larger one is not even begun.
-const MAX_RECORD: usize = 4 * 1024 * 1024;
+/// Largest record, in bytes. Reading a record takes up to ten times as much memory: a name of one
+/// letter needs six bytes in the document and about sixty in memory. Larger records are skipped.
+const MAX_RECORD_BYTES: usize = 4 * 1024 * 1024;
 
-/// How many entries of one list within a record are looked at, and how many packages are installed of one source.
-const MOST: usize = 4_000;
+/// Maximum number of entries per list of a record, and of installed packages per source package.
+const MAX_LIST_ENTRIES: usize = 4_000;
 
 /// Reads a list of records.
-pub(super) fn list(text: &str, of: Option<&HashSet<String>>) -> Result<Cves, Finding> {
-    let mut sorted = Sorted::new(of);
+pub(super) fn read_list(
+    text: &str,
+    installed: Option<&HashSet<String>>,
+) -> Result<CveList, Finding> {
+    let mut sorted = CveListBuilder::new(installed);
     let mut json = serde_json::Deserializer::from_str(text);
-    let read = Records(&mut sorted).deserialize(&mut json);
-    read.and_then(|()| json.end()).map_err(bad)?;
-    Ok(sorted.shown())
+    let read = RecordListSeed(&mut sorted).deserialize(&mut json);
+    read.and_then(|()| json.end()).map_err(invalid)?;
+    Ok(sorted.build())
 }
 
-/// Reads a record, or an answer with records.
-pub(super) fn object(text: &str, of: Option<&HashSet<String>>) -> Result<Cves, Finding> {
+/// Reads a single record, or a response of a server with records.
+pub(super) fn read_object(
+    text: &str,
+    installed: Option<&HashSet<String>>,
+) -> Result<CveList, Finding> {
     #[derive(Deserialize)]
-    struct Shape {
+    struct ObjectKeys {
         vulns: Option<IgnoredAny>,
         id: Option<IgnoredAny>,
     }
 
-    let shape: Shape = serde_json::from_str(text).map_err(bad)?;
-    let mut sorted = Sorted::new(of);
+    let shape: ObjectKeys = serde_json::from_str(text).map_err(invalid)?;
+    let mut sorted = CveListBuilder::new(installed);
     match (shape.vulns, shape.id) {
         (Some(_), _) => {
             let mut json = serde_json::Deserializer::from_str(text);
-            let read = json.deserialize_map(Answer(&mut sorted));
-            read.and_then(|()| json.end()).map_err(bad)?;
+            let read = json.deserialize_map(OsvResponse(&mut sorted));
+            read.and_then(|()| json.end()).map_err(invalid)?;
         }
-        (None, Some(_)) if text.len() > MAX_RECORD => return Err(too_large(MAX_RECORD as u64)),
-        (None, Some(_)) => serde_json::from_str::<Record>(text)
-            .map_err(bad)?
+        (None, Some(_)) if text.len() > MAX_RECORD_BYTES => {
+            return Err(too_large(MAX_RECORD_BYTES as u64));
+        }
+        (None, Some(_)) => serde_json::from_str::<OsvRecord>(text)
+            .map_err(invalid)?
             .add_to(&mut sorted),
-        (None, None) => return Err(bad("it has neither an id nor vulns")),
+        (None, None) => return Err(invalid("it has neither an id nor vulns")),
     }
-    Ok(sorted.shown())
+    Ok(sorted.build())
 }
 
-/// What a record says, as far as it is of use.
+/// The fields of a record that are used.
 #[derive(Deserialize)]
-struct Record {
+struct OsvRecord {
     id: String,
     #[serde(default)]
-    aliases: Few<Word>,
+    aliases: BoundedList<LenientString>,
     #[serde(default)]
-    upstream: Few<Word>,
+    upstream: BoundedList<LenientString>,
     #[serde(default)]
-    related: Few<Word>,
+    related: BoundedList<LenientString>,
     #[serde(default)]
-    withdrawn: Word,
+    withdrawn: LenientString,
     #[serde(default)]
-    severity: Few<Severity>,
+    severity: BoundedList<OsvSeverity>,
     #[serde(default)]
-    affected: Few<Affected>,
-    database_specific: Option<Specific<IgnoredAny>>,
+    affected: BoundedList<AffectedEntry>,
+    database_specific: Option<SpecificFields<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
-struct Severity {
+struct OsvSeverity {
     #[serde(default, rename = "type")]
-    kind: Word,
+    kind: LenientString,
     #[serde(default)]
-    score: Word,
+    score: LenientString,
 }
 
 #[derive(Deserialize)]
-struct Affected {
-    package: Option<Package>,
-    ecosystem_specific: Option<Specific<Binaries>>,
-    database_specific: Option<Specific<IgnoredAny>>,
+struct AffectedEntry {
+    package: Option<OsvPackage>,
+    ecosystem_specific: Option<SpecificFields<Binaries>>,
+    database_specific: Option<SpecificFields<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
-struct Package {
+struct OsvPackage {
     #[serde(default)]
-    name: Word,
+    name: LenientString,
 }
 
-/// What only some say. `B` is how the packages are read that are installed: databases name none.
+/// Fields that only some databases have. `B` is the type of the list of installed packages, which
+/// is not read from `database_specific`.
 #[derive(Deserialize)]
-struct Specific<B> {
+struct SpecificFields<B> {
     #[serde(default)]
-    severity: Word,
+    severity: LenientString,
     #[serde(default)]
-    ubuntu_priority: Word,
+    ubuntu_priority: LenientString,
     #[serde(default)]
-    urgency: Word,
+    urgency: LenientString,
     #[serde(default)]
     binaries: B,
 }
 
-impl<B> Specific<B> {
-    /// What it says about how bad a vulnerability is, the best first.
+impl<B> SpecificFields<B> {
+    /// The fields that may hold the priority, the most reliable first.
     fn priorities(&self) -> [&str; 3] {
-        [&self.ubuntu_priority, &self.severity, &self.urgency].map(|word| word.0.as_str())
+        [&self.ubuntu_priority, &self.severity, &self.urgency].map(|text| text.0.as_str())
     }
 }
 
-impl Record {
-    fn add_to(&self, sorted: &mut Sorted<'_>) {
+impl OsvRecord {
+    fn add_to(&self, sorted: &mut CveListBuilder<'_>) {
         if !self.withdrawn.0.is_empty() {
             return;
         }
         if sorted.is_full() {
-            sorted.cut_short();
+            sorted.mark_truncated();
             return;
         }
         let affected = &self.affected.entries;
-        // One part of a source may be installed by these names and another part not at all.
+        // One entry of a source may list its installed packages while another entry does not.
         let by_binaries: HashSet<&str> = affected
             .iter()
             .filter(|one| !one.binaries().is_empty())
-            .filter_map(Affected::source)
+            .filter_map(AffectedEntry::source)
             .collect();
-        let names = affected.iter().flat_map(|one| one.names(&by_binaries));
-        let concern = sorted.concern(names, !self.is_cut());
+        let names = affected
+            .iter()
+            .flat_map(|one| one.package_names(&by_binaries));
+        let concern = sorted.select(names, !self.is_truncated());
         let priority = Priority {
-            word: self.priority(),
+            label: self.priority(),
             is_own: true,
         };
-        for id in BTreeSet::from_iter(self.ids()) {
+        for id in BTreeSet::from_iter(self.cve_ids()) {
             sorted.add(id, priority, &concern);
         }
     }
 
-    /// Whether one of its lists is longer than what is looked at.
-    fn is_cut(&self) -> bool {
+    /// Whether one of its lists is longer than the limit.
+    fn is_truncated(&self) -> bool {
         let ids = [&self.aliases, &self.upstream, &self.related];
-        ids.into_iter().any(|few| few.is_cut)
-            || self.severity.is_cut
-            || self.affected.is_cut
-            || self.affected.entries.iter().any(Affected::is_cut)
+        ids.into_iter().any(|few| few.is_truncated)
+            || self.severity.is_truncated
+            || self.affected.is_truncated
+            || self
+                .affected
+                .entries
+                .iter()
+                .any(AffectedEntry::is_truncated)
     }
 
-    /// The vulnerabilities that it is about; what it calls itself if it names none.
-    fn ids(&self) -> Vec<&str> {
-        if let Some(id) = cve_in(&self.id) {
+    /// CVE IDs of the record, or its own ID if it names none.
+    fn cve_ids(&self) -> Vec<&str> {
+        if let Some(id) = find_cve_id(&self.id) {
             return vec![id];
         }
-        let mut ids: Vec<_> = self.aliases.cves().chain(self.upstream.cves()).collect();
+        let mut ids: Vec<_> = self
+            .aliases
+            .cve_ids()
+            .chain(self.upstream.cve_ids())
+            .collect();
         if ids.is_empty() {
-            ids.extend(self.related.cves());
+            ids.extend(self.related.cve_ids());
         }
         if ids.is_empty() {
             ids.push(&self.id);
@@ -166,36 +185,39 @@ impl Record {
         ids
     }
 
-    /// How bad it is, in the words of whoever judged it. Vectors of CVSS are no words.
+    /// Priority as assigned by the database. CVSS vectors are ignored.
     fn priority(&self) -> &str {
         let own = self.severity.entries.iter();
         let own = own.filter(|one| !one.kind.0.starts_with("CVSS"));
         let own = own.map(|one| one.score.0.as_str());
         let of_all = self.database_specific.iter();
-        let of_all = of_all.flat_map(Specific::priorities);
+        let of_all = of_all.flat_map(SpecificFields::priorities);
         let of_packages = self.affected.entries.iter().flat_map(|one| {
             let of_ecosystem = one.ecosystem_specific.iter();
             let of_database = one.database_specific.iter();
             of_ecosystem
-                .flat_map(Specific::priorities)
-                .chain(of_database.flat_map(Specific::priorities))
+                .flat_map(SpecificFields::priorities)
+                .chain(of_database.flat_map(SpecificFields::priorities))
         });
         own.chain(of_all)
             .chain(of_packages)
-            .find(|word| is_word(word))
+            .find(|text| is_label(text))
             .unwrap_or_default()
     }
 }
 
-impl Affected {
-    /// The packages that are installed, if they are named, or the one that they are built from, unless that is one of
-    /// those of which the record says elsewhere what is installed.
-    fn names<'a>(&'a self, by_binaries: &HashSet<&str>) -> impl Iterator<Item = Name<'a>> {
+impl AffectedEntry {
+    /// Installed packages if they are named, otherwise the source package. A source package is left
+    /// out if another entry of the record names its installed packages (`by_binaries`).
+    fn package_names<'a>(
+        &'a self,
+        by_binaries: &HashSet<&str>,
+    ) -> impl Iterator<Item = PackageName<'a>> {
         let names = self.binaries();
         let source = self.source().filter(|_| names.is_empty());
         let source = source.filter(|source| !by_binaries.contains(source));
-        let installed = names.iter().map(|name| Name::Installed(name));
-        installed.chain(source.map(Name::Source))
+        let installed = names.iter().map(|name| PackageName::Installed(name));
+        installed.chain(source.map(PackageName::Source))
     }
 
     fn binaries(&self) -> &[String] {
@@ -203,21 +225,21 @@ impl Affected {
         own.map_or(&[][..], |own| own.binaries.names.as_slice())
     }
 
-    /// The package that it is about.
+    /// Name of the source package.
     fn source(&self) -> Option<&str> {
         Some(&self.package.as_ref()?.name.0)
     }
 
-    fn is_cut(&self) -> bool {
+    fn is_truncated(&self) -> bool {
         let own = self.ecosystem_specific.as_ref();
-        own.is_some_and(|own| own.binaries.is_cut)
+        own.is_some_and(|own| own.binaries.is_truncated)
     }
 }
 
 /// Reads records one by one into a list.
-struct Records<'a, 'b>(&'a mut Sorted<'b>);
+struct RecordListSeed<'a, 'b>(&'a mut CveListBuilder<'b>);
 
-impl<'de> DeserializeSeed<'de> for Records<'_, '_> {
+impl<'de> DeserializeSeed<'de> for RecordListSeed<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -225,7 +247,7 @@ impl<'de> DeserializeSeed<'de> for Records<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Records<'_, '_> {
+impl<'de> Visitor<'de> for RecordListSeed<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,11 +258,11 @@ impl<'de> Visitor<'de> for Records<'_, '_> {
         let mut number = 0_usize;
         while let Some(raw) = records.next_element::<&'de RawValue>()? {
             number += 1;
-            if raw.get().len() > MAX_RECORD {
-                self.0.cut_short();
+            if raw.get().len() > MAX_RECORD_BYTES {
+                self.0.mark_truncated();
                 continue;
             }
-            let record: Record = serde_json::from_str(raw.get())
+            let record: OsvRecord = serde_json::from_str(raw.get())
                 .map_err(|error| A::Error::custom(format!("record {number}: {error}")))?;
             record.add_to(self.0);
         }
@@ -248,14 +270,14 @@ impl<'de> Visitor<'de> for Records<'_, '_> {
     }
 }
 
-/// Reads an answer of a server: its records are in `vulns`.
-struct Answer<'a, 'b>(&'a mut Sorted<'b>);
+/// Reads the response of a server, which has its records in `vulns`.
+struct OsvResponse<'a, 'b>(&'a mut CveListBuilder<'b>);
 
-impl<'de> Visitor<'de> for Answer<'_, '_> {
+impl<'de> Visitor<'de> for OsvResponse<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an answer with records")
+        f.write_str("a response with records")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
@@ -264,7 +286,7 @@ impl<'de> Visitor<'de> for Answer<'_, '_> {
             match key.as_str() {
                 "vulns" if is_read => return Err(A::Error::duplicate_field("vulns")),
                 "vulns" => {
-                    fields.next_value_seed(Records(self.0))?;
+                    fields.next_value_seed(RecordListSeed(self.0))?;
                     is_read = true;
                 }
                 _ => {
@@ -276,122 +298,123 @@ impl<'de> Visitor<'de> for Answer<'_, '_> {
     }
 }
 
-/// The first entries of a list; none if there is null in its place.
-struct Few<T> {
+/// The first entries of a list. `null` counts as an empty list.
+struct BoundedList<T> {
     entries: Vec<T>,
-    /// Whether there are more.
-    is_cut: bool,
+    /// Whether the list has more entries.
+    is_truncated: bool,
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for BoundedList<T> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
-            is_cut: false,
+            is_truncated: false,
         }
     }
 }
 
-impl Few<Word> {
-    fn cves(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().filter_map(|word| cve_in(&word.0))
+impl BoundedList<LenientString> {
+    fn cve_ids(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter_map(|text| find_cve_id(&text.0))
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FewVisitor(PhantomData))
+        deserializer.deserialize_any(BoundedListVisitor(PhantomData))
     }
 }
 
-struct FewVisitor<T>(PhantomData<T>);
+struct BoundedListVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
-    type Value = Few<T>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for BoundedListVisitor<T> {
+    type Value = BoundedList<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Few<T>, E> {
-        Ok(Few::default())
+    fn visit_unit<E: serde::de::Error>(self) -> Result<BoundedList<T>, E> {
+        Ok(BoundedList::default())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Few<T>, A::Error> {
-        let mut few = Few::default();
-        while few.entries.len() < MOST {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<BoundedList<T>, A::Error> {
+        let mut few = BoundedList::default();
+        while few.entries.len() < MAX_LIST_ENTRIES {
             match entries.next_element()? {
                 Some(entry) => few.entries.push(entry),
                 None => return Ok(few),
             }
         }
         while entries.next_element::<IgnoredAny>()?.is_some() {
-            few.is_cut = true;
+            few.is_truncated = true;
         }
         Ok(few)
     }
 }
 
-/// A text; empty if something else stands in its place.
+/// A string. Other JSON types are read as an empty string.
 #[derive(Default)]
-struct Word(String);
+struct LenientString(String);
 
-impl<'de> Deserialize<'de> for Word {
+impl<'de> Deserialize<'de> for LenientString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WordVisitor)
+        deserializer.deserialize_any(LenientStringVisitor)
     }
 }
 
-struct WordVisitor;
+struct LenientStringVisitor;
 
-impl<'de> Visitor<'de> for WordVisitor {
-    type Value = Word;
+impl<'de> Visitor<'de> for LenientStringVisitor {
+    type Value = LenientString;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text")
+        f.write_str("a string")
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Word, E> {
-        Ok(Word(text.to_owned()))
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<LenientString, E> {
+        Ok(LenientString(text.to_owned()))
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Word, E> {
-        Ok(Word::default())
+    fn visit_unit<E: serde::de::Error>(self) -> Result<LenientString, E> {
+        Ok(LenientString::default())
     }
 
-    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<Word, E> {
-        Ok(Word::default())
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<LenientString, E> {
+        Ok(LenientString::default())
     }
 
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Word, E> {
-        Ok(Word::default())
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<LenientString, E> {
+        Ok(LenientString::default())
     }
 
-    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Word, E> {
-        Ok(Word::default())
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<LenientString, E> {
+        Ok(LenientString::default())
     }
 
-    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Word, E> {
-        Ok(Word::default())
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<LenientString, E> {
+        Ok(LenientString::default())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Word, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<LenientString, A::Error> {
         while entries.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Word::default())
+        Ok(LenientString::default())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Word, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<LenientString, A::Error> {
         while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Word::default())
+        Ok(LenientString::default())
     }
 }
 
-/// The packages that are built from a source and installed: a list of `{"binary_name": …}`, or of names with versions.
+/// Installed packages that are built from a source package: a list of `{"binary_name": …}`, or of
+/// objects with names as keys and versions as values.
 #[derive(Default)]
 struct Binaries {
     names: Vec<String>,
     /// Whether there are more.
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 impl<'de> Deserialize<'de> for Binaries {
@@ -406,7 +429,7 @@ impl<'de> Visitor<'de> for BinariesVisitor {
     type Value = Binaries;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of packages that are installed")
+        f.write_str("a list of installed packages")
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<Binaries, E> {
@@ -415,28 +438,31 @@ impl<'de> Visitor<'de> for BinariesVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Binaries, A::Error> {
         let mut binaries = Binaries::default();
-        while entries.next_element_seed(More(&mut binaries))?.is_some() {}
+        while entries
+            .next_element_seed(BinaryEntrySeed(&mut binaries))?
+            .is_some()
+        {}
         Ok(binaries)
     }
 }
 
-/// Reads one entry of a list of packages that are installed.
-struct More<'a>(&'a mut Binaries);
+/// Reads one entry of a list of installed packages.
+struct BinaryEntrySeed<'a>(&'a mut Binaries);
 
-impl More<'_> {
-    fn name(&mut self, name: String) {
-        if !is_name(&name) {
+impl BinaryEntrySeed<'_> {
+    fn add_name(&mut self, name: String) {
+        if !is_package_name(&name) {
             return;
         }
-        if self.0.names.len() < MOST {
+        if self.0.names.len() < MAX_LIST_ENTRIES {
             self.0.names.push(name);
         } else {
-            self.0.is_cut = true;
+            self.0.is_truncated = true;
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for More<'_> {
+impl<'de> DeserializeSeed<'de> for BinaryEntrySeed<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -444,20 +470,20 @@ impl<'de> DeserializeSeed<'de> for More<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for More<'_> {
+impl<'de> Visitor<'de> for BinaryEntrySeed<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("packages that are installed")
+        f.write_str("installed packages")
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<(), A::Error> {
         while let Some(key) = fields.next_key::<String>()? {
-            let value: Word = fields.next_value()?;
+            let value: LenientString = fields.next_value()?;
             match key.as_str() {
-                "binary_name" => self.name(value.0),
+                "binary_name" => self.add_name(value.0),
                 "binary_version" => {}
-                _ => self.name(key),
+                _ => self.add_name(key),
             }
         }
         Ok(())

@@ -1,12 +1,13 @@
-//! Documents in the form of OVAL, read as a stream.
+//! Streaming reader for OVAL documents.
 //!
-//! A definition says which vulnerabilities it is about and refers to tests; a test refers to an object, and an object to
-//! the names of packages or to a variable that has them. These come after the definitions, so all is put together at the
-//! end. Where nothing can be followed, the words of the definition name the package. What a definition denies it says of
-//! those whom it does not concern, so it names nothing. A test that holds where there is no such package denies as well.
+//! A definition lists vulnerabilities and refers to tests, these to objects, and these to package
+//! names or to variables that hold them. The definitions come first, so the parts are combined at
+//! the end. If no reference can be followed, the package is taken from the comment of the
+//! criterion. Negated criteria and tests for the absence of a package describe unaffected systems,
+//! so they contribute no package.
 
 mod bounded;
-mod said;
+mod element;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufRead;
@@ -16,155 +17,156 @@ use quick_xml::Reader;
 use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
 
-use self::bounded::Bounded;
-use self::said::{Part, Text, attribute, package_in};
-use super::sorted::{Name, Priority, Sorted, is_name, is_word};
-use super::{Cves, bad, cve_in, too_large};
+use self::bounded::BoundedReader;
+use self::element::{Element, ElementText, attribute, package_from_comment};
+use super::list_builder::{CveListBuilder, PackageName, Priority, is_label, is_package_name};
+use super::{CveList, find_cve_id, invalid, too_large};
 use crate::finding::Finding;
 
-/// How much is gathered, in bytes about.
-const MOST: usize = 64 * 1024 * 1024;
+/// Approximate limit of the memory for collected data, in bytes.
+const MAX_MEMORY_BYTES: usize = 64 * 1024 * 1024;
 
-/// The longest name of a test, an object or a variable, in bytes.
-const MAX_ID: usize = 256;
+/// Longest ID of a test, an object or a variable, in bytes.
+const MAX_ID_BYTES: usize = 256;
 
-/// What a text costs besides its bytes, in bytes about.
-const EACH: usize = 64;
+/// Approximate memory overhead of a string, in bytes.
+const OVERHEAD_BYTES: usize = 64;
 
-/// How many vulnerabilities a definition has at most.
-const MOST_CVES: usize = 4_000;
+/// Maximum number of vulnerabilities of a definition.
+const MAX_CVES_PER_DEFINITION: usize = 4_000;
 
-/// How deep elements may lie in each other.
-const DEEPEST: usize = 64;
+/// Maximum nesting depth of elements.
+const MAX_DEPTH: usize = 64;
 
-/// What a variable has that is not there: no name, but something to count.
-static NOTHING: [String; 1] = [String::new()];
+/// Stands for the content of a missing variable. It is not a valid name but counts against the
+/// limit.
+static UNNAMED: [String; 1] = [String::new()];
 
-/// Reads a document that has at most `limit` bytes.
+/// Reads a document of at most `limit` bytes.
 pub(super) fn read(
     input: impl BufRead,
-    of: Option<&HashSet<String>>,
+    installed: Option<&HashSet<String>>,
     limit: u64,
-) -> Result<Cves, Finding> {
-    let mut reader = Reader::from_reader(Bounded::new(input, limit));
-    let (mut oval, mut buffer) = (Oval::default(), Vec::new());
+) -> Result<CveList, Finding> {
+    let mut reader = Reader::from_reader(BoundedReader::new(input, limit));
+    let (mut oval, mut buffer) = (OvalParser::default(), Vec::new());
     loop {
         buffer.clear();
         reader.get_mut().begin_event();
         let event = match reader.read_event_into(&mut buffer) {
             Ok(event) => event,
-            Err(_) if reader.get_ref().is_over() => return Err(too_large(limit)),
-            Err(error) => return Err(bad(error)),
+            Err(_) if reader.get_ref().is_exceeded() => return Err(too_large(limit)),
+            Err(error) => return Err(invalid(error)),
         };
         match event {
-            Event::Start(element) => oval.start(&element)?,
+            Event::Start(element) => oval.start_element(&element)?,
             Event::Empty(element) => {
-                oval.start(&element)?;
-                oval.end();
+                oval.start_element(&element)?;
+                oval.end_element();
             }
-            Event::End(_) => oval.end(),
-            Event::Text(text) => oval.text(&text),
-            Event::CData(text) => oval.text(&text),
-            // Only the five that XML has by itself and numbers of characters: no document declares others.
+            Event::End(_) => oval.end_element(),
+            Event::Text(text) => oval.add_text(&text),
+            Event::CData(text) => oval.add_text(&text),
+            // Only predefined entities and character references: documents declare no others.
             Event::GeneralRef(name) => {
                 let name: &str = &name;
-                oval.text(&unescape(&format!("&{name};")).map_err(bad)?);
+                oval.add_text(&unescape(&format!("&{name};")).map_err(invalid)?);
             }
-            Event::DocType(_) => return Err(bad("it declares a document type, as web pages do")),
+            Event::DocType(_) => return Err(invalid("it has a document type, as web pages do")),
             Event::Eof => break,
             _ => {}
         }
     }
-    oval.finish(of)
+    oval.finish(installed)
 }
 
-/// What was read so far.
+/// State of the parser.
 #[derive(Default)]
-struct Oval {
-    /// The names of the elements that are open, as far as they matter.
-    open: Vec<Part>,
-    seen: bool,
-    text: Option<Text>,
+struct OvalParser {
+    /// The open elements, outermost first.
+    open_elements: Vec<Element>,
+    has_root: bool,
+    text: Option<ElementText>,
     definition: Option<Definition>,
-    /// What the element of a vulnerability that is open says about how bad it is.
+    /// Priority attribute of the open `cve` element.
     priority: String,
     definitions: Vec<Definition>,
-    /// The test, object or variable that is open.
+    /// ID of the open test, object or variable.
     id: Option<String>,
-    /// Objects by their tests.
+    /// Object of each test.
     tests: HashMap<String, String>,
-    /// Tests that hold where their object is not there.
-    of_absence: HashSet<String>,
-    /// Names of packages and variables by their objects.
-    objects: HashMap<String, Vec<Named>>,
-    /// Names of packages by their variables.
+    /// Tests that pass if their object is absent.
+    absence_tests: HashSet<String>,
+    /// Package names and variables of each object.
+    objects: HashMap<String, Vec<ObjectName>>,
+    /// Package names of each variable.
     variables: HashMap<String, Vec<String>>,
     size: usize,
-    /// Whether something is left out.
-    is_cut: bool,
-    /// Whether it may be what would have named a package.
-    is_unread: bool,
+    /// Whether something was left out.
+    is_truncated: bool,
+    /// Whether something was left out that might have named a package.
+    is_incomplete: bool,
 }
 
 #[derive(Default)]
 struct Definition {
-    /// Vulnerabilities, and how bad each of them is if that is said of it alone.
+    /// Vulnerabilities, each with its own priority if it has one.
     cves: BTreeMap<String, String>,
-    /// How bad they are together.
+    /// Priority of the whole definition.
     priority: String,
-    packages: Vec<Word>,
+    packages: Vec<NamedPackage>,
     tests: Vec<String>,
-    /// Whether it has a criterion that must hold.
-    is_asserted: bool,
-    /// Whether it has one that must not.
-    is_denied: bool,
+    /// Whether it has a criterion that is not negated.
+    has_asserted: bool,
+    /// Whether it has a negated criterion.
+    has_negated: bool,
 }
 
-/// A package that the words of a definition name.
-struct Word {
+/// A package that a comment or another text of a definition names.
+struct NamedPackage {
     name: String,
-    /// Which test of the definition these words are about, if they are about one.
+    /// Index of the test of the criterion that has the comment.
     test: Option<usize>,
 }
 
 impl Definition {
-    /// Whether it concerns anybody: it names a vulnerability, and not only what must not be so.
-    fn says_something(&self) -> bool {
-        !self.cves.is_empty() && (self.is_asserted || !self.is_denied)
+    /// Whether it has a vulnerability and not only negated criteria.
+    fn is_relevant(&self) -> bool {
+        !self.cves.is_empty() && (self.has_asserted || !self.has_negated)
     }
 }
 
-enum Named {
+enum ObjectName {
     Package(String),
     Variable(String),
 }
 
-impl Oval {
-    fn start(&mut self, element: &BytesStart<'_>) -> Result<(), Finding> {
+impl OvalParser {
+    fn start_element(&mut self, element: &BytesStart<'_>) -> Result<(), Finding> {
         let name = element.local_name();
         let name: &str = name.as_ref();
-        if !self.seen && name != "oval_definitions" {
-            return Err(bad("it is XML, but no OVAL definitions"));
+        if !self.has_root && name != "oval_definitions" {
+            return Err(invalid("it is XML, but not OVAL definitions"));
         }
-        self.seen = true;
-        if self.open.len() >= DEEPEST {
-            return Err(bad("its elements lie too deep in each other"));
+        self.has_root = true;
+        if self.open_elements.len() >= MAX_DEPTH {
+            return Err(invalid("its elements are nested too deep"));
         }
-        let part = self.part(name, element)?;
-        self.open.push(part);
+        let part = self.classify(name, element)?;
+        self.open_elements.push(part);
         if part.has_text() {
-            self.text = Some(Text::default());
+            self.text = Some(ElementText::default());
         }
         Ok(())
     }
 
-    /// What an element is, with its attributes noted.
-    fn part(&mut self, name: &str, element: &BytesStart<'_>) -> Result<Part, Finding> {
+    /// Kind of an element. Stores the attributes that matter.
+    fn classify(&mut self, name: &str, element: &BytesStart<'_>) -> Result<Element, Finding> {
         if self.definition.is_some() {
-            return self.part_of_definition(name, element);
+            return self.classify_in_definition(name, element);
         }
         if let Some(id) = self.id.clone() {
-            return self.part_of_rest(name, &id, element);
+            return self.classify_in_entity(name, &id, element);
         }
         let part = match name {
             "definition" => {
@@ -172,310 +174,313 @@ impl Oval {
                 if matches!(class.as_deref(), Some("vulnerability" | "patch")) {
                     self.definition = Some(Definition::default());
                 }
-                return Ok(Part::Definition);
+                return Ok(Element::Definition);
             }
-            _ if name.ends_with("_test") => Part::Test,
-            _ if name.ends_with("_object") => Part::Object,
-            _ if name.ends_with("_variable") => Part::Variable,
-            _ => return Ok(Part::Other),
+            _ if name.ends_with("_test") => Element::Test,
+            _ if name.ends_with("_object") => Element::Object,
+            _ if name.ends_with("_variable") => Element::Variable,
+            _ => return Ok(Element::Other),
         };
         let id = attribute(element, "id")?;
-        if id.as_ref().is_some_and(|id| id.len() > MAX_ID) {
-            self.leave_unread();
+        if id.as_ref().is_some_and(|id| id.len() > MAX_ID_BYTES) {
+            self.mark_incomplete();
         }
-        self.id = id.filter(|id| id.len() <= MAX_ID);
-        if part == Part::Test
+        self.id = id.filter(|id| id.len() <= MAX_ID_BYTES);
+        if part == Element::Test
             && attribute(element, "check_existence")?.as_deref() == Some("none_exist")
             && let Some(id) = self.id.clone()
-            && self.has_room(&id)
+            && self.reserve_text(&id)
         {
-            self.of_absence.insert(id);
+            self.absence_tests.insert(id);
         }
-        self.size += self.id.as_ref().map_or(0, String::len) + EACH;
+        self.size += self.id.as_ref().map_or(0, String::len) + OVERHEAD_BYTES;
         Ok(part)
     }
 
-    fn part_of_definition(
+    fn classify_in_definition(
         &mut self,
         name: &str,
         element: &BytesStart<'_>,
-    ) -> Result<Part, Finding> {
+    ) -> Result<Element, Finding> {
         match name {
             "reference" => {
                 let source = attribute(element, "source")?.unwrap_or_default();
                 let id = attribute(element, "ref_id")?.unwrap_or_default();
                 if source.eq_ignore_ascii_case("cve") {
-                    self.cve(&id, "");
+                    self.add_cve(&id, "");
                 }
             }
             "cve" => {
                 let priority = attribute(element, "priority")?;
-                let mut words = priority.into_iter().chain(attribute(element, "impact")?);
-                // What is no word must not hide what is said of the whole advisory.
-                let word = words.find(|word| is_word(word));
-                self.priority = word.unwrap_or_default();
-                return Ok(Part::Cve);
+                let mut labels = priority.into_iter().chain(attribute(element, "impact")?);
+                // An invalid label must not hide the priority of the whole definition.
+                let label = labels.find(|label| is_label(label));
+                self.priority = label.unwrap_or_default();
+                return Ok(Element::Cve);
             }
-            "criteria" => return Ok(Part::Criteria(self.is_denied(element)?)),
-            "criterion" => self.criterion(element)?,
-            "severity" => return Ok(Part::Severity),
-            "product" => return Ok(Part::Product),
-            "title" => return Ok(Part::Title),
+            "criteria" => return Ok(Element::Criteria(self.is_negated(element)?)),
+            "criterion" => self.read_criterion(element)?,
+            "severity" => return Ok(Element::Severity),
+            "product" => return Ok(Element::Product),
+            "title" => return Ok(Element::Title),
             _ => {}
         }
-        Ok(Part::Other)
+        Ok(Element::Other)
     }
 
-    /// Whether an element of a definition's criteria is denied: by itself or by what it stands in, but not by both.
-    fn is_denied(&self, element: &BytesStart<'_>) -> Result<bool, Finding> {
+    /// Whether a criteria element is negated. Negation inside a negated element cancels out.
+    fn is_negated(&self, element: &BytesStart<'_>) -> Result<bool, Finding> {
         let negate = attribute(element, "negate")?;
         let by_itself = matches!(negate.as_deref().map(str::trim), Some("true" | "1"));
-        let around = self.open.iter().rev().find_map(|part| match part {
-            Part::Criteria(is_denied) => Some(*is_denied),
+        let around = self.open_elements.iter().rev().find_map(|part| match part {
+            Element::Criteria(is_denied) => Some(*is_denied),
             _ => None,
         });
         Ok(by_itself != around.unwrap_or_default())
     }
 
-    fn criterion(&mut self, element: &BytesStart<'_>) -> Result<(), Finding> {
-        let is_denied = self.is_denied(element)?;
+    fn read_criterion(&mut self, element: &BytesStart<'_>) -> Result<(), Finding> {
+        let is_denied = self.is_negated(element)?;
         if let Some(definition) = &mut self.definition {
-            definition.is_denied |= is_denied;
-            definition.is_asserted |= !is_denied;
+            definition.has_negated |= is_denied;
+            definition.has_asserted |= !is_denied;
         }
         if is_denied {
             return Ok(());
         }
         let mut own = None;
         if let Some(test) = attribute(element, "test_ref")?
-            && self.has_room(&test)
+            && self.reserve_text(&test)
             && let Some(definition) = &mut self.definition
         {
             own = Some(definition.tests.len());
             definition.tests.push(test);
         }
         let comment = attribute(element, "comment")?.unwrap_or_default();
-        self.package(package_in(&comment), own);
+        self.add_package(package_from_comment(&comment), own);
         Ok(())
     }
 
-    /// A part of a test, an object or a variable.
-    fn part_of_rest(
+    /// Kind of an element inside a test, an object or a variable.
+    fn classify_in_entity(
         &mut self,
         name: &str,
         id: &str,
         element: &BytesStart<'_>,
-    ) -> Result<Part, Finding> {
-        match (self.open.last(), name) {
-            (Some(Part::Test), "object") => {
+    ) -> Result<Element, Finding> {
+        match (self.open_elements.last(), name) {
+            (Some(Element::Test), "object") => {
                 if let Some(object) = attribute(element, "object_ref")?
-                    && self.has_room(&object)
+                    && self.reserve_text(&object)
                 {
                     self.tests.insert(id.to_owned(), object);
                 }
             }
-            (Some(Part::Object), "name") => {
+            (Some(Element::Object), "name") => {
                 if let Some(variable) = attribute(element, "var_ref")?
-                    && self.has_room(&variable)
+                    && self.reserve_text(&variable)
                 {
-                    let named = Named::Variable(variable);
-                    self.objects.entry(id.to_owned()).or_default().push(named);
+                    let entry = ObjectName::Variable(variable);
+                    self.objects.entry(id.to_owned()).or_default().push(entry);
                 }
-                return Ok(Part::Name);
+                return Ok(Element::Name);
             }
-            (Some(Part::Variable), "value") => return Ok(Part::Value),
+            (Some(Element::Variable), "value") => return Ok(Element::Value),
             _ => {}
         }
-        Ok(Part::Other)
+        Ok(Element::Other)
     }
 
-    fn text(&mut self, more: &str) {
+    fn add_text(&mut self, more: &str) {
         if let Some(text) = &mut self.text {
-            text.add(more);
+            text.append(more);
         }
     }
 
-    fn end(&mut self) {
-        let Some(part) = self.open.pop() else {
+    fn end_element(&mut self) {
+        let Some(part) = self.open_elements.pop() else {
             return;
         };
         let text = if part.has_text() {
             self.text.take().unwrap_or_default()
         } else {
-            Text::default()
+            ElementText::default()
         };
-        self.is_cut |= text.is_cut && matches!(part, Part::Cve | Part::Title);
-        let text = text.kept.trim();
+        self.is_truncated |= text.is_truncated && matches!(part, Element::Cve | Element::Title);
+        let text = text.content.trim();
         match part {
-            Part::Definition => self.keep_definition(),
-            Part::Cve => {
+            Element::Definition => self.store_definition(),
+            Element::Cve => {
                 let priority = mem::take(&mut self.priority);
-                self.cve(text, &priority);
+                self.add_cve(text, &priority);
             }
-            Part::Title => self.cve(text, ""),
-            Part::Severity => self.severity(text),
-            Part::Product => self.package(Some(text), None),
-            Part::Test | Part::Object | Part::Variable => self.id = None,
-            Part::Name => self.named(text),
-            Part::Value => self.value(text),
-            Part::Criteria(_) | Part::Other => {}
+            Element::Title => self.add_cve(text, ""),
+            Element::Severity => self.set_severity(text),
+            Element::Product => self.add_package(Some(text), None),
+            Element::Test | Element::Object | Element::Variable => self.id = None,
+            Element::Name => self.add_object_name(text),
+            Element::Value => self.add_variable_value(text),
+            Element::Criteria(_) | Element::Other => {}
         }
     }
 
-    fn cve(&mut self, text: &str, priority: &str) {
-        if let Some(id) = cve_in(text)
-            && self.has_room_of(id.len() + priority.len() + 2 * EACH)
+    fn add_cve(&mut self, text: &str, priority: &str) {
+        if let Some(id) = find_cve_id(text)
+            && self.reserve_bytes(id.len() + priority.len() + 2 * OVERHEAD_BYTES)
             && let Some(definition) = &mut self.definition
         {
-            if let Some(known) = definition.cves.get_mut(id) {
-                if known.is_empty() {
-                    priority.clone_into(known);
+            if let Some(existing) = definition.cves.get_mut(id) {
+                if existing.is_empty() {
+                    priority.clone_into(existing);
                 }
-            } else if definition.cves.len() < MOST_CVES {
+            } else if definition.cves.len() < MAX_CVES_PER_DEFINITION {
                 definition.cves.insert(id.to_owned(), priority.to_owned());
             } else {
-                self.is_cut = true;
+                self.is_truncated = true;
             }
         }
     }
 
-    /// How bad all vulnerabilities of a definition are. The first word counts.
-    fn severity(&mut self, text: &str) {
+    /// Sets the priority of the whole definition. The first valid one wins.
+    fn set_severity(&mut self, text: &str) {
         if let Some(definition) = &mut self.definition
             && definition.priority.is_empty()
-            && is_word(text)
+            && is_label(text)
         {
             text.clone_into(&mut definition.priority);
         }
     }
 
-    fn package(&mut self, name: Option<&str>, test: Option<usize>) {
-        if let Some(name) = name.filter(|name| is_name(name))
-            && self.has_room(name)
+    fn add_package(&mut self, name: Option<&str>, test: Option<usize>) {
+        if let Some(name) = name.filter(|name| is_package_name(name))
+            && self.reserve_text(name)
             && let Some(definition) = &mut self.definition
         {
             let name = name.to_owned();
-            definition.packages.push(Word { name, test });
+            definition.packages.push(NamedPackage { name, test });
         }
     }
 
-    fn named(&mut self, text: &str) {
+    fn add_object_name(&mut self, text: &str) {
         if let Some(id) = self.id.clone()
-            && is_name(text)
-            && self.has_room(text)
+            && is_package_name(text)
+            && self.reserve_text(text)
         {
-            let named = Named::Package(text.to_owned());
-            self.objects.entry(id).or_default().push(named);
+            let entry = ObjectName::Package(text.to_owned());
+            self.objects.entry(id).or_default().push(entry);
         }
     }
 
-    fn value(&mut self, text: &str) {
+    fn add_variable_value(&mut self, text: &str) {
         if let Some(id) = self.id.clone()
-            && is_name(text)
-            && self.has_room(text)
+            && is_package_name(text)
+            && self.reserve_text(text)
         {
             self.variables.entry(id).or_default().push(text.to_owned());
         }
     }
 
-    /// Notes that something is not kept that may be what names a package.
-    fn leave_unread(&mut self) {
-        self.is_cut = true;
-        self.is_unread = true;
+    /// Records that something was skipped that might have named a package.
+    fn mark_incomplete(&mut self) {
+        self.is_truncated = true;
+        self.is_incomplete = true;
     }
 
-    /// Whether so much may be kept.
-    fn has_room_of(&mut self, bytes: usize) -> bool {
+    /// Reserves memory for collected data. Returns false if the limit is exceeded.
+    fn reserve_bytes(&mut self, bytes: usize) -> bool {
         self.size += bytes;
-        let has_room = self.size <= MOST;
+        let has_room = self.size <= MAX_MEMORY_BYTES;
         if !has_room {
-            self.leave_unread();
+            self.mark_incomplete();
         }
         has_room
     }
 
-    /// Keeps the definition that has ended, if it says something.
-    fn keep_definition(&mut self) {
+    /// Stores the definition that ended, if it is relevant.
+    fn store_definition(&mut self) {
         let ended = self.definition.take();
-        if let Some(definition) = ended.filter(Definition::says_something)
-            && self.has_room_of(size_of::<Definition>() + EACH)
+        if let Some(definition) = ended.filter(Definition::is_relevant)
+            && self.reserve_bytes(size_of::<Definition>() + OVERHEAD_BYTES)
         {
             self.definitions.push(definition);
         }
     }
 
-    fn has_room(&mut self, text: &str) -> bool {
-        self.has_room_of(text.len() + EACH)
+    fn reserve_text(&mut self, text: &str) -> bool {
+        self.reserve_bytes(text.len() + OVERHEAD_BYTES)
     }
 
-    /// Puts together what was read.
-    fn finish(self, of: Option<&HashSet<String>>) -> Result<Cves, Finding> {
-        if !self.seen {
-            return Err(bad("it has no OVAL definitions"));
+    /// Combines the collected data into a list.
+    fn finish(self, installed: Option<&HashSet<String>>) -> Result<CveList, Finding> {
+        if !self.has_root {
+            return Err(invalid("it has no OVAL definitions"));
         }
-        if !self.open.is_empty() {
-            return Err(bad("it ends in the middle"));
+        if !self.open_elements.is_empty() {
+            return Err(invalid("it is truncated"));
         }
-        let mut sorted = Sorted::new(of);
-        if self.is_cut {
-            sorted.cut_short();
+        let mut sorted = CveListBuilder::new(installed);
+        if self.is_truncated {
+            sorted.mark_truncated();
         }
         for definition in &self.definitions {
-            let mut concern = sorted.concern(self.tested(definition), !self.is_unread);
-            if !concern.is_named {
-                let said = self.said(definition).map(Name::Installed);
-                concern = sorted.concern(said, !self.is_unread);
+            let mut concern = sorted.select(self.test_packages(definition), !self.is_incomplete);
+            if !concern.names_packages {
+                let names = self.text_packages(definition).map(PackageName::Installed);
+                concern = sorted.select(names, !self.is_incomplete);
             }
             let mut tests = definition.tests.iter();
-            let is_denied = definition.is_denied || tests.any(|test| self.is_of_absence(test));
-            // It names some whom it does not concern and nobody else, so it does not concern everybody.
-            if is_denied && !concern.is_named {
+            let is_denied = definition.has_negated || tests.any(|test| self.is_absence_test(test));
+            // All its packages are those of unaffected systems, so it does not affect every image.
+            if is_denied && !concern.names_packages {
                 continue;
             }
             for (cve, own) in &definition.cves {
                 let is_own = !own.is_empty();
-                let word = if is_own { own } else { &definition.priority };
-                sorted.add(cve, Priority { word, is_own }, &concern);
+                let label = if is_own { own } else { &definition.priority };
+                sorted.add(cve, Priority { label, is_own }, &concern);
             }
             if sorted.is_full() {
-                sorted.cut_short();
+                sorted.mark_truncated();
                 break;
             }
         }
-        Ok(sorted.shown())
+        Ok(sorted.build())
     }
 
-    /// Whether a test holds where there is no such package: then it names those whom its definition does not concern.
-    fn is_of_absence(&self, test: &str) -> bool {
-        self.of_absence.contains(test)
+    /// Whether a test passes if its package is absent. Its definition does not affect such systems.
+    fn is_absence_test(&self, test: &str) -> bool {
+        self.absence_tests.contains(test)
     }
 
-    /// The packages that the words of a definition name.
-    fn said<'a>(&'a self, definition: &'a Definition) -> impl Iterator<Item = &'a str> {
-        let denied = move |word: &Word| {
-            let test = word.test.and_then(|test| definition.tests.get(test));
-            test.is_some_and(|test| self.is_of_absence(test))
+    /// Packages that the texts of a definition name.
+    fn text_packages<'a>(&'a self, definition: &'a Definition) -> impl Iterator<Item = &'a str> {
+        let denied = move |package: &NamedPackage| {
+            let test = package.test.and_then(|test| definition.tests.get(test));
+            test.is_some_and(|test| self.is_absence_test(test))
         };
-        let words = definition.packages.iter();
-        words
-            .filter(move |word| !denied(word))
-            .map(|word| word.name.as_str())
+        let packages = definition.packages.iter();
+        packages
+            .filter(move |package| !denied(package))
+            .map(|package| package.name.as_str())
     }
 
-    /// The packages that the tests of a definition look at, perhaps several times.
-    fn tested<'a>(&'a self, definition: &'a Definition) -> impl Iterator<Item = Name<'a>> {
+    /// Packages of the tests of a definition. A package can occur several times.
+    fn test_packages<'a>(
+        &'a self,
+        definition: &'a Definition,
+    ) -> impl Iterator<Item = PackageName<'a>> {
         let objects = definition
             .tests
             .iter()
-            .filter(move |test| !self.is_of_absence(test))
+            .filter(move |test| !self.is_absence_test(test))
             .filter_map(move |test| self.tests.get(test));
         let names = objects
             .filter_map(move |object| self.objects.get(object))
             .flatten();
-        let packages = names.flat_map(move |named| match named {
-            Named::Package(name) => std::slice::from_ref(name),
-            Named::Variable(id) => self.variables.get(id).map_or(&NOTHING[..], Vec::as_slice),
+        let packages = names.flat_map(move |object_name| match object_name {
+            ObjectName::Package(name) => std::slice::from_ref(name),
+            ObjectName::Variable(id) => self.variables.get(id).map_or(&UNNAMED[..], Vec::as_slice),
         });
-        packages.map(|name| Name::Installed(name))
+        packages.map(|name| PackageName::Installed(name))
     }
 }

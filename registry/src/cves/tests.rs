@@ -5,26 +5,26 @@ use bzip2::write::BzEncoder;
 
 use super::*;
 
-mod left_out;
+mod truncation;
 
-fn of(names: &[&str]) -> HashSet<String> {
+fn package_set(names: &[&str]) -> HashSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn json(body: &str, of: Option<&HashSet<String>>) -> String {
-    let cves = cves(body.as_bytes(), of).expect("vulnerabilities");
-    assert!(!cves.cut);
+fn json(body: &str, installed: Option<&HashSet<String>>) -> String {
+    let cves = read_cves(body.as_bytes(), installed).expect("vulnerabilities");
+    assert!(!cves.is_truncated);
     serde_json::from_str::<serde_json::Value>(&cves.json).expect("JSON");
     cves.json
 }
 
-fn packed(text: &[u8]) -> Vec<u8> {
+fn compress(text: &[u8]) -> Vec<u8> {
     let mut encoder = BzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap()
 }
 
-/// A document with these definitions and a test of each of some packages.
+/// A document with these definitions and one test per package.
 fn oval(definitions: &str, packages: &[&str]) -> String {
     let test = |name: &&str| {
         format!(r#"<dpkginfo_test id="t-{name}"><object object_ref="o-{name}"/></dpkginfo_test>"#)
@@ -90,16 +90,16 @@ const USN: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 fn oval_becomes_a_list() {
     let all = r#"[{"cve_id":"CVE-2020-1","priority":"unknown","affected_packages":["curl"]},{"cve_id":"CVE-2021-3449","priority":"high","affected_packages":["openssl"]},{"cve_id":"CVE-2022-24765","priority":"medium","affected_packages":["git","git-man"]},{"cve_id":"CVE-2022-29187","priority":"low","affected_packages":["git","git-man"]}]"#;
     assert_eq!(json(USN, None), all);
-    let packed = packed(USN.as_bytes());
-    assert_eq!(cves(&packed, None).unwrap().json, all);
-    let again = self::packed(b"  \n");
+    let packed = compress(USN.as_bytes());
+    assert_eq!(read_cves(&packed, None).unwrap().json, all);
+    let again = self::compress(b"  \n");
     let twice = [packed.as_slice(), again.as_slice()].concat();
-    assert_eq!(cves(&twice, None).unwrap().json, all);
+    assert_eq!(read_cves(&twice, None).unwrap().json, all);
 }
 
 #[test]
 fn what_concerns_only_other_packages_is_left_out() {
-    let had = of(&["git", "zlib1g"]);
+    let had = package_set(&["git", "zlib1g"]);
     assert_eq!(
         json(USN, Some(&had)),
         r#"[{"cve_id":"CVE-2022-24765","priority":"medium","affected_packages":["git"]},{"cve_id":"CVE-2022-29187","priority":"low","affected_packages":["git"]}]"#
@@ -113,17 +113,17 @@ fn what_concerns_only_other_packages_is_left_out() {
 }
 
 #[test]
-fn the_ancestors_list_stays_as_it_is() {
+fn an_eim_list_is_not_changed() {
     for list in [
         "[]",
         "[ {\"cve_id\" : \"CVE-2024-1\",\n \"priority\":\"HIGH\", \"affected_packages\": [\"a b\"], \"more\": 1.0 } ]\n",
     ] {
-        assert_eq!(json(list, Some(&of(&["zlib1g"]))), list);
+        assert_eq!(json(list, Some(&package_set(&["zlib1g"]))), list);
     }
 }
 
 #[test]
-fn a_list_without_room_keeps_what_stands_first() {
+fn a_list_that_is_too_long_keeps_its_first_entries() {
     let entry = |n: usize| {
         format!(
             r#"{{"cve_id":"CVE-2024-{n}","note":"{}"}}"#,
@@ -131,25 +131,25 @@ fn a_list_without_room_keeps_what_stands_first() {
         )
     };
     let entries: Vec<_> = (0..9_000).map(entry).collect();
-    let cves = cves(format!("[{}]", entries.join(" , ")).as_bytes(), None).unwrap();
-    assert!(cves.cut && cves.json.len() <= MAX_JSON);
+    let cves = read_cves(format!("[{}]", entries.join(" , ")).as_bytes(), None).unwrap();
+    assert!(cves.is_truncated && cves.json.len() <= MAX_JSON_BYTES);
     assert!(
         cves.json
             .starts_with(&format!("[{},{}", entries[0], entries[1]))
     );
-    let kept: Vec<serde_json::Value> = serde_json::from_str(&cves.json).unwrap();
-    assert!(kept.len() > 8_000, "{}", kept.len());
+    let values: Vec<serde_json::Value> = serde_json::from_str(&cves.json).unwrap();
+    assert!(values.len() > 8_000, "{}", values.len());
 }
 
 #[test]
-fn a_made_list_without_room_is_cut() {
+fn a_converted_list_that_is_too_long_is_truncated() {
     let package = "p".repeat(200);
     let record = |n: usize| {
         format!(r#"{{"id":"CVE-2024-{n}","affected":[{{"package":{{"name":"{package}"}}}}]}}"#)
     };
     let records: Vec<_> = (0..40_000).map(record).collect();
-    let cves = cves(format!("[{}]", records.join(",")).as_bytes(), None).unwrap();
-    assert!(cves.cut && cves.json.len() <= MAX_JSON);
+    let cves = read_cves(format!("[{}]", records.join(",")).as_bytes(), None).unwrap();
+    assert!(cves.is_truncated && cves.json.len() <= MAX_JSON_BYTES);
     assert!(
         serde_json::from_str::<Vec<serde_json::Value>>(&cves.json)
             .unwrap()
@@ -192,8 +192,8 @@ fn what_is_no_document_is_refused_with_a_reason() {
         ("\u{feff}", "empty"),
         ("CVE-2024-1", "neither JSON nor XML"),
         ("<!DOCTYPE html><html></html>", "document type"),
-        ("<html><body></body></html>", "no OVAL"),
-        ("<oval_definitions><definitions>", "in the middle"),
+        ("<html><body></body></html>", "not OVAL"),
+        ("<oval_definitions><definitions>", "truncated"),
         ("<oval_definitions></other>", "cannot be used"),
         ("<!-- nothing -->", "no OVAL"),
         (
@@ -204,8 +204,8 @@ fn what_is_no_document_is_refused_with_a_reason() {
         ("[{}]", "neither cve_id nor id"),
         ("[1]", "invalid type"),
         ("[[\"CVE-2024-1\"]]", "invalid type"),
-        ("[{\"cve_id\":\"\"}]", "no text"),
-        ("[{\"cve_id\":\"a\\u0000\"}]", "no text"),
+        ("[{\"cve_id\":\"\"}]", "control characters"),
+        ("[{\"cve_id\":\"a\\u0000\"}]", "control characters"),
         (
             "[{\"cve_id\":\"CVE-2024-1\"},{\"id\":\"CVE-2024-2\"}]",
             "entry 2",
@@ -219,13 +219,21 @@ fn what_is_no_document_is_refused_with_a_reason() {
         ("[{\"cve_id\":\"CVE-2024-1\"}", "EOF"),
         ("BZh91AY&SY and nothing else", "cannot be used"),
     ] {
-        let finding = cves(body.as_bytes(), None).expect_err(body);
+        let finding = read_cves(body.as_bytes(), None).expect_err(body);
         assert_eq!(finding.kind, FindingKind::Cves, "{body}: {finding}");
         assert!(finding.message.contains(why), "{body}: {finding}");
     }
-    assert!(cves(b"[\xff]", None).unwrap_err().message.contains("UTF-8"));
-    let large = vec![b' '; MAX_BYTES + 1];
-    assert_eq!(cves(&large, None).unwrap_err().kind, FindingKind::TooLarge);
+    assert!(
+        read_cves(b"[\xff]", None)
+            .unwrap_err()
+            .message
+            .contains("UTF-8")
+    );
+    let large = vec![b' '; MAX_DOCUMENT_BYTES + 1];
+    assert_eq!(
+        read_cves(&large, None).unwrap_err().kind,
+        FindingKind::TooLarge
+    );
 }
 
 #[test]
@@ -236,8 +244,8 @@ fn a_byte_order_mark_is_no_part_of_a_document() {
         let marked = format!("\u{feff}{document}");
         assert_eq!(json(&marked, None), json(document, None));
     }
-    let marked = packed(format!("\u{feff}{USN}").as_bytes());
-    assert_eq!(cves(&marked, None).unwrap().json, json(USN, None));
+    let marked = compress(format!("\u{feff}{USN}").as_bytes());
+    assert_eq!(read_cves(&marked, None).unwrap().json, json(USN, None));
 }
 
 #[test]
@@ -251,22 +259,22 @@ fn a_list_that_later_readers_refuse_is_refused() {
         (r#"{"\u0000":"a"}"#, "zero byte"),
     ] {
         let list = format!(r#"[{{"cve_id":"CVE-2024-1"}},{{"cve_id":"CVE-2024-2","a":{value}}}]"#);
-        let finding = cves(list.as_bytes(), None).expect_err(&list);
+        let finding = read_cves(list.as_bytes(), None).expect_err(&list);
         assert_eq!(finding.kind, FindingKind::Cves);
         assert!(finding.message.contains(why), "{list}: {finding}");
-        // Of a record only what is made of it is kept.
+        // Of an OSV record only the converted entry is stored.
         let list = list.replace("cve_id", "id");
         assert_eq!(json(&list, None).matches("\"cve_id\":").count(), 2);
     }
 }
 
 #[test]
-fn what_a_definition_denies_it_does_not_name() {
+fn negated_criteria_name_no_package() {
     let read = |criteria: &str| {
         let definition = definition("CVE-2024-1", criteria);
         json(&oval(&definition, &["curl", "git", "vim"]), None)
     };
-    let named = |packages: &str| {
+    let expected = |packages: &str| {
         format!(
             r#"[{{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":[{packages}]}}]"#
         )
@@ -280,11 +288,11 @@ fn what_a_definition_denies_it_does_not_name() {
         (all(&(curl.clone() + &no_git)), r#""curl""#),
         (all(&(curl.clone() + &no(&git))), r#""curl""#),
         (all(&(curl.clone() + &no(&all(&git)))), r#""curl""#),
-        // What is denied twice is said.
+        // A double negation asserts.
         (no(&(curl.clone() + &no_git)), r#""git""#),
         (no(&(curl.clone() + &no(&git))), r#""git""#),
     ] {
-        assert_eq!(read(&criteria), named(packages), "{criteria}");
+        assert_eq!(read(&criteria), expected(packages), "{criteria}");
     }
     for criteria in [
         no_git.clone(),
@@ -297,11 +305,11 @@ fn what_a_definition_denies_it_does_not_name() {
     ] {
         assert_eq!(read(&criteria), "[]", "{criteria}");
     }
-    assert_eq!(read(""), named(""), "nothing is denied");
+    assert_eq!(read(""), expected(""), "nothing is negated");
 }
 
 #[test]
-fn a_test_for_the_absence_of_a_package_names_nobody() {
+fn a_test_for_the_absence_of_a_package_names_no_package() {
     let read = |criteria: &str| {
         let definition = definition("CVE-2024-1", criteria);
         let absent = r#"id="t-git" check_existence="none_exist""#;
@@ -310,9 +318,9 @@ fn a_test_for_the_absence_of_a_package_names_nobody() {
     };
     let curl = criterion("curl", "");
     let git = criterion("git", r#" comment="git DPKG is earlier than 2""#);
-    let named = r#"[{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":["curl"]}]"#;
-    assert_eq!(read(&(curl.clone() + &git)), named);
-    assert_eq!(read(&curl), named);
+    let expected = r#"[{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":["curl"]}]"#;
+    assert_eq!(read(&(curl.clone() + &git)), expected);
+    assert_eq!(read(&curl), expected);
     assert_eq!(read(&git), "[]");
 }
 
@@ -347,8 +355,8 @@ fn a_vulnerability_has_its_own_priority_before_that_of_its_advisory() {
 }
 
 #[test]
-fn a_source_concerns_whoever_has_something_built_from_it() {
-    let had = of(&["libc6", "libssl3"]);
+fn a_source_package_affects_every_image() {
+    let had = package_set(&["libc6", "libssl3"]);
     let list = r#"[{"id":"DEBIAN-CVE-2024-1","affected":[{"package":{"ecosystem":"Debian:12","name":"glibc"}}]},
         {"id":"CVE-2024-2","affected":[{"package":{"name":"openssl"},
             "ecosystem_specific":{"binaries":[{"binary_name":"libssl3"},{"binary_name":"openssl"}]}}]},
@@ -360,12 +368,12 @@ fn a_source_concerns_whoever_has_something_built_from_it() {
             r#"{{"cve_id":"CVE-2024-{id}","priority":"unknown","affected_packages":["{package}"]}}"#
         )
     };
-    let kept = [entry(1, "glibc"), entry(2, "libssl3"), entry(4, "zlib")];
-    assert_eq!(json(list, Some(&had)), format!("[{}]", kept.join(",")));
+    let expected = [entry(1, "glibc"), entry(2, "libssl3"), entry(4, "zlib")];
+    assert_eq!(json(list, Some(&had)), format!("[{}]", expected.join(",")));
 }
 
 #[test]
-fn a_source_concerns_nobody_where_its_packages_are_named_elsewhere_in_the_record() {
+fn a_source_package_is_ignored_if_its_binaries_are_listed_elsewhere_in_the_record() {
     let list = r#"[{"id":"UBUNTU-CVE-2024-1","affected":[
         {"package":{"ecosystem":"Ubuntu:22.04:LTS","name":"curl"}},
         {"package":{"ecosystem":"Ubuntu:24.04:LTS","name":"curl"},
@@ -376,15 +384,15 @@ fn a_source_concerns_nobody_where_its_packages_are_named_elsewhere_in_the_record
             r#"[{{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":[{packages}]}}]"#
         )
     };
-    let had = of(&["libcurl4"]);
+    let had = package_set(&["libcurl4"]);
     assert_eq!(json(list, Some(&had)), entry(r#""libcurl4","zlib""#));
-    assert_eq!(json(list, Some(&of(&["git"]))), entry(r#""zlib""#));
+    assert_eq!(json(list, Some(&package_set(&["git"]))), entry(r#""zlib""#));
     let list = list.replace("\"zlib\"", "\"curl\"");
-    assert_eq!(json(&list, Some(&of(&["git"]))), "[]");
+    assert_eq!(json(&list, Some(&package_set(&["git"]))), "[]");
 }
 
 #[test]
-fn what_is_no_word_hides_no_priority_of_a_record() {
+fn an_invalid_label_does_not_hide_the_priority_of_a_record() {
     let record = r#"{"id":"CVE-2024-1","severity":[{"type":"Ubuntu","score":"not yet known"}],
         "database_specific":{"severity":"LOW","binaries":"none"},"affected":[{}]}"#;
     let low = r#"[{"cve_id":"CVE-2024-1","priority":"low","affected_packages":[]}]"#;
@@ -392,36 +400,36 @@ fn what_is_no_word_hides_no_priority_of_a_record() {
 }
 
 #[test]
-fn elements_do_not_lie_in_each_other_without_end() {
+fn nesting_depth_is_limited() {
     let deep = format!("<oval_definitions>{}", "<a>".repeat(1_000));
-    let finding = cves(deep.as_bytes(), None).unwrap_err();
+    let finding = read_cves(deep.as_bytes(), None).unwrap_err();
     assert!(finding.message.contains("too deep"), "{finding}");
 }
 
 #[test]
-fn what_unpacks_to_too_much_is_not_read_to_its_end() {
-    let zeros = packed(&vec![0; 4 * 1024 * 1024]);
+fn unpacked_size_is_limited() {
+    let zeros = compress(&vec![0; 4 * 1024 * 1024]);
     assert!(zeros.len() < 1_000);
-    let finding = cves(&zeros, None).unwrap_err();
+    let finding = read_cves(&zeros, None).unwrap_err();
     assert!(finding.message.contains("too long"), "{finding}");
     let many = format!(
         "<oval_definitions>{}</oval_definitions>",
         "<a></a> ".repeat(20_000)
     );
-    let packed = packed(many.as_bytes());
-    assert_eq!(read(&packed, None, 1024 * 1024).unwrap().json, "[]");
-    let finding = read(&packed, None, 100_000).unwrap_err();
+    let packed = compress(many.as_bytes());
+    assert_eq!(read_bounded(&packed, None, 1024 * 1024).unwrap().json, "[]");
+    let finding = read_bounded(&packed, None, 100_000).unwrap_err();
     assert_eq!(finding.kind, FindingKind::TooLarge);
 }
 
 #[test]
 fn streams_with_nothing_in_them_are_counted() {
-    let (packed, nothing) = (self::packed(USN.as_bytes()), self::packed(b""));
+    let (packed, nothing) = (self::compress(USN.as_bytes()), self::compress(b""));
     assert!(nothing.len() < 20, "{}", nothing.len());
     let few = [nothing.repeat(5), packed.clone(), nothing.repeat(5)].concat();
-    assert_eq!(cves(&few, None).unwrap().json, json(USN, None));
+    assert_eq!(read_cves(&few, None).unwrap().json, json(USN, None));
     let many = [packed, nothing.repeat(5_000)].concat();
-    let finding = cves(&many, None).unwrap_err();
+    let finding = read_cves(&many, None).unwrap_err();
     assert!(finding.message.contains("streams"), "{finding}");
 }
 
@@ -438,16 +446,16 @@ fn an_id_is_found_within_other_names() {
         ("CVE-2024-12x", None),
         ("GHSA-1", None),
     ] {
-        assert_eq!(cve_in(text), id, "{text}");
+        assert_eq!(find_cve_id(text), id, "{text}");
     }
 }
 
 #[test]
-fn what_is_said_twice_or_without_end_does_not_come_in() {
+fn duplicate_keys_are_refused_and_irrelevant_definitions_take_no_room() {
     let twice = br#"[{"cve_id":"CVE-1","cve_id":"CVE-2"}]"#;
-    assert!(cves(twice, None).is_err());
+    assert!(read_cves(twice, None).is_err());
     let empty = "<definition class=\"patch\"/>".repeat(100_000);
     let empty = format!("<oval_definitions><definitions>{empty}</definitions></oval_definitions>");
-    let nothing = cves(empty.as_bytes(), None).expect("a list");
-    assert_eq!((nothing.json.as_str(), nothing.cut), ("[]", false));
+    let nothing = read_cves(empty.as_bytes(), None).expect("a list");
+    assert_eq!((nothing.json.as_str(), nothing.is_truncated), ("[]", false));
 }

@@ -1,4 +1,4 @@
-//! How a registry lets us in: with a user and a password, or with a token that somebody else gives for them.
+//! Authentication at a registry: HTTP basic authentication, or a bearer token from a token server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Peekable;
@@ -16,71 +16,73 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use url::Url;
 
-use super::send::{Ask, Sender, checked, elsewhere};
+use super::send::{HttpRequest, HttpSender, check_status, forbidden_address};
 use crate::address::{Access, Credentials};
-use crate::error::{Got, RegistryError, malformed};
+use crate::error::{RegistryError, RegistryResult, malformed};
 
-/// How long a token is good for when nothing is said.
-const UNSAID: u64 = 60;
+/// Lifetime of a token without `expires_in`.
+const DEFAULT_TOKEN_SECONDS: u64 = 60;
 
-/// The longest that a token is kept.
-const LONGEST: u64 = 24 * 60 * 60;
+/// Longest time that a token is cached.
+const MAX_TOKEN_SECONDS: u64 = 24 * 60 * 60;
 
-/// How long before its end a token is not used any more.
-const MARGIN: Duration = Duration::from_secs(10);
+/// Time before its expiry at which a token is no longer used.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 
-/// How many tokens are kept before those that are over are removed.
-const MANY: usize = 1_000;
+/// Number of cached tokens from which on expired ones are removed.
+const TOKEN_CLEANUP_THRESHOLD: usize = 1_000;
 
-/// How a registry wants to be asked.
+/// An authentication challenge of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// The scheme, in small letters.
+    /// The authentication scheme in lowercase letters.
     pub scheme: String,
-    /// What is said with it; the names in small letters.
-    pub said: BTreeMap<String, String>,
+    /// The parameters; their names are in lowercase letters.
+    pub parameters: BTreeMap<String, String>,
 }
 
-/// Reads the value of a `WWW-Authenticate`. Any text can be read; what is no challenge is passed over.
-pub fn challenges(text: &str) -> Vec<Challenge> {
-    let mut found: Vec<Challenge> = Vec::new();
+/// Parses the value of a `WWW-Authenticate` header. Invalid parts are skipped.
+pub fn parse_challenges(text: &str) -> Vec<Challenge> {
+    let mut challenges: Vec<Challenge> = Vec::new();
     let mut rest = text.chars().peekable();
     while rest.peek().is_some() {
-        let word = word(&mut rest);
-        if word.is_empty() {
-            // A comma, a space, or what should not be here.
+        let token = take_token(&mut rest);
+        if token.is_empty() {
+            // A comma, a space, or an unexpected character.
             if rest.next() == Some('"') {
-                quoted(&mut rest);
+                take_quoted(&mut rest);
             }
             continue;
         }
         if rest.next_if_eq(&'=').is_none() {
-            found.push(Challenge {
-                scheme: word.to_ascii_lowercase(),
-                said: BTreeMap::new(),
+            challenges.push(Challenge {
+                scheme: token.to_ascii_lowercase(),
+                parameters: BTreeMap::new(),
             });
             continue;
         }
         let value = if rest.next_if_eq(&'"').is_some() {
-            quoted(&mut rest)
+            take_quoted(&mut rest)
         } else {
-            self::word(&mut rest)
+            self::take_token(&mut rest)
         };
-        if let Some(challenge) = found.last_mut() {
-            challenge.said.insert(word.to_ascii_lowercase(), value);
+        if let Some(challenge) = challenges.last_mut() {
+            challenge
+                .parameters
+                .insert(token.to_ascii_lowercase(), value);
         }
     }
-    found
+    challenges
 }
 
-/// Takes all up to a space or a sign.
-fn word(rest: &mut Peekable<Chars<'_>>) -> String {
+/// Takes all characters up to a space or a delimiter.
+fn take_token(rest: &mut Peekable<Chars<'_>>) -> String {
     let is_inner = |c: &char| !c.is_whitespace() && !matches!(c, ',' | '=' | '"');
     std::iter::from_fn(|| rest.next_if(is_inner)).collect()
 }
 
-/// Takes all up to the closing quote.
-fn quoted(rest: &mut Peekable<Chars<'_>>) -> String {
+/// Takes all characters up to the closing quote.
+fn take_quoted(rest: &mut Peekable<Chars<'_>>) -> String {
     let mut text = String::new();
     while let Some(c) = rest.next() {
         match c {
@@ -92,124 +94,133 @@ fn quoted(rest: &mut Peekable<Chars<'_>>) -> String {
     text
 }
 
-/// The challenges of an answer.
-pub(super) fn challenges_in(headers: &HeaderMap) -> Vec<Challenge> {
+/// Parses the challenges in the headers of a response.
+pub(super) fn challenges_in_headers(headers: &HeaderMap) -> Vec<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter();
     values
         .filter_map(|value| value.to_str().ok())
-        .flat_map(challenges)
+        .flat_map(parse_challenges)
         .collect()
 }
 
-/// What is known of how a registry lets us in.
+/// Credentials for a registry and what it accepted so far.
 #[derive(Debug)]
-pub(super) struct Auth {
+pub(super) struct RegistryAuth {
     credentials: Credentials,
-    /// Whether one who gives tokens may be asked without TLS.
+    /// Whether a token server may be contacted without TLS.
     plain_http: bool,
-    known: Mutex<Known>,
+    state: Mutex<AuthState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// The registry takes the user and the password themselves.
-    takes_basic: bool,
-    /// Tokens by what they give the right to.
-    tokens: HashMap<String, Token>,
+struct AuthState {
+    /// Whether the registry accepted basic authentication.
+    accepts_basic: bool,
+    /// Cached tokens by scope.
+    tokens: HashMap<String, CachedToken>,
 }
 
 #[derive(Debug)]
-struct Token {
+struct CachedToken {
     header: HeaderValue,
-    until: Instant,
+    expires_at: Instant,
 }
 
-/// What one who gives tokens answers.
+/// Response of a token server.
 #[derive(Deserialize)]
-struct Given {
+struct TokenResponse {
     token: Option<SecretString>,
     access_token: Option<SecretString>,
     expires_in: Option<u64>,
 }
 
-impl Auth {
-    /// Nothing is known yet.
+impl RegistryAuth {
+    /// Authentication with an empty cache.
     pub fn new(access: &Access, base: &Url) -> Self {
         Self {
             credentials: access.credentials.clone(),
             plain_http: access.plain_http && base.scheme() == "http",
-            known: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
-    /// With what to ask, as far as is known.
-    pub fn known(&self, scope: &str) -> Option<HeaderValue> {
+    /// Header for a request, if the registry is known to accept it.
+    pub fn cached_header(&self, scope: &str) -> Option<HeaderValue> {
         if let Credentials::Token(token) = &self.credentials {
-            return bearer(token);
+            return bearer_header(token);
         }
-        let known = self.lock();
-        let token = known.tokens.get(scope);
-        if let Some(token) = token.filter(|token| Instant::now() < token.until) {
+        let state = self.lock();
+        let token = state.tokens.get(scope);
+        if let Some(token) = token.filter(|token| Instant::now() < token.expires_at) {
             return Some(token.header.clone());
         }
-        if known.takes_basic {
-            basic(&self.credentials)
+        if state.accepts_basic {
+            basic_header(&self.credentials)
         } else {
             None
         }
     }
 
-    /// Does not use the token for something any more.
-    pub fn forget(&self, scope: &str) {
+    /// Removes the cached token of a scope.
+    pub fn forget_token(&self, scope: &str) {
         self.lock().tokens.remove(scope);
     }
 
-    /// With what to ask after the registry did not let us in.
-    pub async fn answer(
+    /// Header for a request after the registry denied access.
+    pub async fn answer_challenges(
         &self,
-        sender: &Sender,
+        sender: &HttpSender,
         challenges: &[Challenge],
         scope: &str,
-    ) -> Got<HeaderValue> {
+    ) -> RegistryResult<HeaderValue> {
         if matches!(self.credentials, Credentials::Token(_)) {
             return Err(RegistryError::Denied);
         }
         let of = |scheme: &str| challenges.iter().find(|one| one.scheme == scheme);
         if let Some(challenge) = of("bearer") {
-            return self.fetch(sender, challenge, scope).await;
+            return self.fetch_token(sender, challenge, scope).await;
         }
-        let header = of("basic").and_then(|_| basic(&self.credentials));
+        let header = of("basic").and_then(|_| basic_header(&self.credentials));
         let header = header.ok_or(RegistryError::Denied)?;
-        self.lock().takes_basic = true;
+        self.lock().accepts_basic = true;
         Ok(header)
     }
 
-    /// Asks the one that a challenge names for a token, once: whoever asks the registry tries again as a whole.
-    async fn fetch(&self, sender: &Sender, challenge: &Challenge, scope: &str) -> Got<HeaderValue> {
-        let ask = Ask::new(Method::GET, self.realm(challenge, scope)?);
-        let credentials = basic(&self.credentials);
-        let text = match given(sender, &ask, credentials.as_ref()).await {
-            // That there is nobody who gives tokens does not mean that there is no such repository.
-            Err(RegistryError::NotThere) => return Err(RegistryError::Denied),
+    /// Requests a token from the server that a challenge names. One attempt only: the caller
+    /// retries the whole request.
+    async fn fetch_token(
+        &self,
+        sender: &HttpSender,
+        challenge: &Challenge,
+        scope: &str,
+    ) -> RegistryResult<HeaderValue> {
+        let request = HttpRequest::new(Method::GET, self.token_url(challenge, scope)?);
+        let credentials = basic_header(&self.credentials);
+        let text = match request_token(sender, &request, credentials.as_ref()).await {
+            // A missing token server does not mean that the repository does not exist.
+            Err(RegistryError::NotFound) => return Err(RegistryError::Denied),
             text => text?,
         };
-        let given: Given = serde_json::from_slice(&text)
-            // What is wrong with it is not told, for there may be a token in it.
-            .map_err(|_| malformed("token", "the answer is not one with a token"))?;
-        let token = given.token.or(given.access_token);
-        let header = token.as_ref().and_then(bearer);
-        let header = header.ok_or_else(|| malformed("token", "there is none in the answer"))?;
-        let seconds = given.expires_in.unwrap_or(UNSAID).min(LONGEST);
-        self.keep(scope, &header, Duration::from_secs(seconds));
+        let response: TokenResponse = serde_json::from_slice(&text)
+            // The parser error is dropped, because it may quote a token.
+            .map_err(|_| malformed("token", "the response is not one with a token"))?;
+        let token = response.token.or(response.access_token);
+        let header = token.as_ref().and_then(bearer_header);
+        let header = header.ok_or_else(|| malformed("token", "the response contains none"))?;
+        let seconds = response
+            .expires_in
+            .unwrap_or(DEFAULT_TOKEN_SECONDS)
+            .min(MAX_TOKEN_SECONDS);
+        self.cache_token(scope, &header, Duration::from_secs(seconds));
         Ok(header)
     }
 
-    /// Where to ask for a token.
-    fn realm(&self, challenge: &Challenge, scope: &str) -> Got<Url> {
-        let said = challenge.said.get("realm").map(String::as_str);
-        let mut realm = said
-            .and_then(|said| Url::parse(said).ok())
-            .ok_or_else(|| malformed("challenge", "it names nobody who gives tokens"))?;
+    /// URL to request a token from.
+    fn token_url(&self, challenge: &Challenge, scope: &str) -> RegistryResult<Url> {
+        let realm_parameter = challenge.parameters.get("realm").map(String::as_str);
+        let mut realm = realm_parameter
+            .and_then(|realm_parameter| Url::parse(realm_parameter).ok())
+            .ok_or_else(|| malformed("challenge", "it does not name a token server"))?;
         let may = match realm.scheme() {
             "https" => realm.has_host(),
             "http" => self.plain_http && realm.has_host(),
@@ -217,69 +228,76 @@ impl Auth {
         };
         let is_named = !realm.username().is_empty() || realm.password().is_some();
         if !may || is_named {
-            return Err(elsewhere(&realm));
+            return Err(forbidden_address(&realm));
         }
-        let wanted = challenge.said.get("scope").map_or(scope, String::as_str);
+        let requested_scope = challenge
+            .parameters
+            .get("scope")
+            .map_or(scope, String::as_str);
         let mut pairs = realm.query_pairs_mut();
-        if let Some(service) = challenge.said.get("service") {
+        if let Some(service) = challenge.parameters.get("service") {
             pairs.append_pair("service", service);
         }
-        pairs.append_pair("scope", wanted);
+        pairs.append_pair("scope", requested_scope);
         drop(pairs);
         Ok(realm)
     }
 
-    fn keep(&self, scope: &str, header: &HeaderValue, good_for: Duration) {
+    fn cache_token(&self, scope: &str, header: &HeaderValue, lifetime: Duration) {
         let now = Instant::now();
-        let token = Token {
+        let token = CachedToken {
             header: header.clone(),
-            until: now + good_for.saturating_sub(MARGIN),
+            expires_at: now + lifetime.saturating_sub(EXPIRY_MARGIN),
         };
-        let mut known = self.lock();
-        if known.tokens.len() >= MANY {
-            known.tokens.retain(|_, token| now < token.until);
+        let mut state = self.lock();
+        if state.tokens.len() >= TOKEN_CLEANUP_THRESHOLD {
+            state.tokens.retain(|_, token| now < token.expires_at);
         }
-        known.tokens.insert(scope.to_owned(), token);
+        state.tokens.insert(scope.to_owned(), token);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, AuthState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Asks for a token once.
-async fn given(sender: &Sender, ask: &Ask, credentials: Option<&HeaderValue>) -> Got<Bytes> {
-    let answer = checked(sender.once(ask, credentials).await?)?;
-    sender.read(answer, sender.limits.token).await
+/// Requests a token, in one attempt.
+async fn request_token(
+    sender: &HttpSender,
+    request: &HttpRequest,
+    credentials: Option<&HeaderValue>,
+) -> RegistryResult<Bytes> {
+    let answer = check_status(sender.send_once(request, credentials).await?)?;
+    sender.read_body(answer, sender.limits.token_bytes).await
 }
 
-/// A token as it is sent.
-fn bearer(token: &SecretString) -> Option<HeaderValue> {
+/// Header with a bearer token.
+fn bearer_header(token: &SecretString) -> Option<HeaderValue> {
     let token = token.expose_secret();
-    (!token.is_empty()).then(|| sensitive(&format!("Bearer {token}")))?
+    (!token.is_empty()).then(|| sensitive_header(&format!("Bearer {token}")))?
 }
 
-/// The value of a header that is not shown.
-fn sensitive(text: &str) -> Option<HeaderValue> {
+/// Header value that is hidden in debug output.
+fn sensitive_header(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// The user and the password as they are sent.
-fn basic(credentials: &Credentials) -> Option<HeaderValue> {
+/// Header with a user and a password.
+fn basic_header(credentials: &Credentials) -> Option<HeaderValue> {
     let Credentials::Basic { username, password } = credentials else {
         return None;
     };
     let pair = STANDARD.encode(format!("{username}:{}", password.expose_secret()));
-    sensitive(&format!("Basic {pair}"))
+    sensitive_header(&format!("Basic {pair}"))
 }
 
-/// With what to ask the registry's own host for a file, where nobody gives tokens.
-pub(super) fn beforehand(credentials: &Credentials) -> Option<HeaderValue> {
+/// Header for files on the host of the registry, where no challenge is sent.
+pub(super) fn preemptive_header(credentials: &Credentials) -> Option<HeaderValue> {
     match credentials {
-        Credentials::Token(token) => bearer(token),
-        Credentials::None | Credentials::Basic { .. } => basic(credentials),
+        Credentials::Token(token) => bearer_header(token),
+        Credentials::None | Credentials::Basic { .. } => basic_header(credentials),
     }
 }
 
@@ -289,10 +307,10 @@ mod tests {
 
     use super::*;
 
-    fn said(text: &str) -> Vec<(String, Vec<(String, String)>)> {
-        challenges(text)
+    fn parsed(text: &str) -> Vec<(String, Vec<(String, String)>)> {
+        parse_challenges(text)
             .into_iter()
-            .map(|one| (one.scheme, one.said.into_iter().collect()))
+            .map(|one| (one.scheme, one.parameters.into_iter().collect()))
             .collect()
     }
 
@@ -301,10 +319,10 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_is_read_as_registries_write_it() {
+    fn a_challenge_is_parsed() {
         let text = r#"Bearer realm="https://auth.example/token",service="a registry",scope="repository:a/b:pull,push""#;
         assert_eq!(
-            said(text),
+            parsed(text),
             [(
                 "bearer".to_owned(),
                 vec![
@@ -315,16 +333,16 @@ mod tests {
             )]
         );
         assert_eq!(
-            said("Basic realm=\"a \\\"quoted\\\" one\""),
+            parsed("Basic realm=\"a \\\"quoted\\\" one\""),
             [("basic".to_owned(), vec![pair("realm", "a \"quoted\" one")])]
         );
     }
 
     #[test]
-    fn several_challenges_in_one_text_are_kept_apart() {
+    fn several_challenges_in_one_header_are_separated() {
         let text = r#"Negotiate, Basic realm="a", BEARER Realm=b , service=c"#;
         assert_eq!(
-            said(text),
+            parsed(text),
             [
                 ("negotiate".to_owned(), vec![]),
                 ("basic".to_owned(), vec![pair("realm", "a")]),
@@ -337,23 +355,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_challenge_is_passed_over() {
-        assert!(said("").is_empty());
-        assert!(said(" , , ").is_empty());
-        assert!(said("=\"a\"").is_empty());
-        assert!(said("a=b").is_empty());
-        assert_eq!(said("Bearer realm=\"open").len(), 1);
+    fn invalid_challenges_are_skipped() {
+        assert!(parsed("").is_empty());
+        assert!(parsed(" , , ").is_empty());
+        assert!(parsed("=\"a\"").is_empty());
+        assert!(parsed("a=b").is_empty());
+        assert_eq!(parsed("Bearer realm=\"open").len(), 1);
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "\\PC*") {
-            challenges(&text);
+        fn any_text_can_be_parsed(text in "\\PC*") {
+            parse_challenges(&text);
         }
 
         #[test]
-        fn any_text_of_signs_is_read(text in "[a \",=\\\\]*") {
-            challenges(&text);
+        fn any_delimiters_can_be_parsed(text in "[a \",=\\\\]*") {
+            parse_challenges(&text);
         }
     }
 }

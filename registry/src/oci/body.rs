@@ -1,4 +1,4 @@
-//! The bodies of answers, as they come piece by piece.
+//! Bodies of responses as streams of chunks.
 
 use std::time::Duration;
 
@@ -7,88 +7,89 @@ use futures_util::stream;
 use reqwest::Response;
 use tokio::time::{Instant, timeout};
 
-use super::send::broken;
-use crate::error::{Got, RegistryError};
+use super::send::connection_error;
+use crate::error::{RegistryError, RegistryResult};
 use crate::limits::Limits;
-use crate::source::Body;
+use crate::source::BlobStream;
 
-/// What gives a content piece by piece.
-pub(super) trait Pieces: Send + 'static {
-    /// The next piece, or none at the end.
-    fn next(&mut self) -> impl Future<Output = Got<Option<Bytes>>> + Send;
+/// A source of chunks.
+pub(super) trait ChunkSource: Send + 'static {
+    /// The next chunk, or `None` at the end.
+    fn next_chunk(&mut self) -> impl Future<Output = RegistryResult<Option<Bytes>>> + Send;
 }
 
-/// A content out of its pieces. It ends behind the first error.
-pub(super) fn body(pieces: impl Pieces) -> Body {
-    Box::pin(stream::unfold(Some(pieces), |pieces| async move {
-        let mut pieces = pieces?;
-        match pieces.next().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(pieces))),
+/// Turns a source of chunks into a stream that ends after the first error.
+pub(super) fn into_stream(chunks: impl ChunkSource) -> BlobStream {
+    Box::pin(stream::unfold(Some(chunks), |chunks| async move {
+        let mut chunks = chunks?;
+        match chunks.next_chunk().await {
+            Ok(Some(chunk)) => Some((Ok(chunk), Some(chunks))),
             Ok(None) => None,
             Err(error) => Some((Err(error), None)),
         }
     }))
 }
 
-/// The body of an answer. One that only drips is given up like one that does not come at all.
-pub(super) struct Coming {
-    answer: Response,
-    stalled: Duration,
-    slowest: u64,
-    /// How much of it lies before what is wanted.
+/// Body of a response. It fails if no data or too little data arrives in time.
+pub(super) struct ResponseBody {
+    response: Response,
+    stall_timeout: Duration,
+    min_bytes_per_second: u64,
+    /// Number of bytes to skip before the wanted ones.
     skip: u64,
-    /// How long was waited since the pace was looked at last. What the reader takes for its own work does not count.
+    /// Time spent waiting since the rate was last checked. The time of the reader does not count.
     waited: Duration,
-    /// How many bytes came in that time.
-    came: u64,
+    /// Number of bytes received in that time.
+    received_bytes: u64,
 }
 
-impl Coming {
-    /// What an answer brings behind its first `skip` bytes.
+impl ResponseBody {
+    /// The body of a response without its first `skip` bytes.
     pub fn new(answer: Response, limits: &Limits, skip: u64) -> Self {
         Self {
-            answer,
-            stalled: limits.stalled,
-            slowest: limits.slowest,
+            response: answer,
+            stall_timeout: limits.stall_timeout,
+            min_bytes_per_second: limits.min_bytes_per_second,
             skip,
             waited: Duration::ZERO,
-            came: 0,
+            received_bytes: 0,
         }
     }
 
-    async fn piece(&mut self) -> Got<Option<Bytes>> {
-        let begun = Instant::now();
-        let piece = timeout(self.stalled, self.answer.chunk())
+    async fn receive_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
+        let started = Instant::now();
+        let chunk = timeout(self.stall_timeout, self.response.chunk())
             .await
             .map_err(|_| RegistryError::Stalled)?
-            .map_err(broken)?;
-        let Some(piece) = piece else {
+            .map_err(connection_error)?;
+        let Some(chunk) = chunk else {
             return Ok(None);
         };
-        self.waited = self.waited.saturating_add(begun.elapsed());
-        self.came = self.came.saturating_add(piece.len() as u64);
-        if self.waited >= self.stalled {
-            let least = u128::from(self.slowest).saturating_mul(self.waited.as_millis());
-            if u128::from(self.came) * 1_000 < least {
+        self.waited = self.waited.saturating_add(started.elapsed());
+        self.received_bytes = self.received_bytes.saturating_add(chunk.len() as u64);
+        if self.waited >= self.stall_timeout {
+            let least =
+                u128::from(self.min_bytes_per_second).saturating_mul(self.waited.as_millis());
+            if u128::from(self.received_bytes) * 1_000 < least {
                 return Err(RegistryError::Stalled);
             }
-            (self.waited, self.came) = (Duration::ZERO, 0);
+            (self.waited, self.received_bytes) = (Duration::ZERO, 0);
         }
-        Ok(Some(piece))
+        Ok(Some(chunk))
     }
 }
 
-impl Pieces for Coming {
-    async fn next(&mut self) -> Got<Option<Bytes>> {
+impl ChunkSource for ResponseBody {
+    async fn next_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
         loop {
-            let Some(mut piece) = self.piece().await? else {
+            let Some(mut chunk) = self.receive_chunk().await? else {
                 return Ok(None);
             };
-            let before = self.skip.min(piece.len() as u64);
+            let before = self.skip.min(chunk.len() as u64);
             self.skip -= before;
-            piece.advance(usize::try_from(before).unwrap_or(piece.len()));
-            if !piece.is_empty() {
-                return Ok(Some(piece));
+            chunk.advance(usize::try_from(before).unwrap_or(chunk.len()));
+            if !chunk.is_empty() {
+                return Ok(Some(chunk));
             }
         }
     }

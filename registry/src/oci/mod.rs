@@ -1,4 +1,4 @@
-//! A registry in the network, asked by the OCI distribution protocol.
+//! Client for registries that speak the OCI distribution protocol.
 
 pub mod auth;
 mod body;
@@ -18,20 +18,20 @@ use url::Url;
 
 use crate::address::{Access, Address, check_base};
 use crate::digest::Digest;
-use crate::error::{Got, RegistryError, malformed};
-use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag};
+use crate::error::{RegistryError, RegistryResult, malformed};
+use crate::source::{Blob, BlobStream, Manifest, ManifestRef, Origin, Registry, Repository, Tag};
 
-use auth::Auth;
-pub(crate) use pull::PROGRESS;
-use send::{Ask, Sender, checked};
+use auth::RegistryAuth;
+pub(crate) use pull::RETRY_RESET_BYTES;
+use send::{HttpRequest, HttpSender, check_status};
 
 /// A registry in the network.
 #[derive(Clone, Debug)]
-pub struct OciRegistry(Arc<Door>);
+pub struct OciRegistry(Arc<RegistryClient>);
 
 impl OciRegistry {
-    /// Prepares to ask a registry. Nothing is asked yet.
-    pub fn new(access: &Access) -> Got<Self> {
+    /// Prepares access to a registry. This sends no request yet.
+    pub fn new(access: &Access) -> RegistryResult<Self> {
         let Address::Http(base) = &access.address else {
             return Err(malformed("address", "it is a folder"));
         };
@@ -39,31 +39,31 @@ impl OciRegistry {
         if base.scheme() == "http" && !access.plain_http {
             return Err(malformed(
                 "address",
-                "it is not asked without TLS unless plain HTTP is allowed",
+                "plain HTTP must be allowed explicitly; use https://",
             ));
         }
-        Ok(Self(Arc::new(Door {
+        Ok(Self(Arc::new(RegistryClient {
             base: base.clone(),
-            sender: Sender::new(access)?,
-            auth: Auth::new(access, base),
+            sender: HttpSender::new(access)?,
+            auth: RegistryAuth::new(access, base),
         })))
     }
 }
 
-/// The way into a registry.
+/// Client for one registry.
 #[derive(Debug)]
-struct Door {
+struct RegistryClient {
     base: Url,
-    sender: Sender,
-    auth: Auth,
+    sender: HttpSender,
+    auth: RegistryAuth,
 }
 
-impl Door {
-    /// The address of something in a repository.
-    fn url(&self, repository: &Repository, parts: &[&str]) -> Got<Url> {
+impl RegistryClient {
+    /// URL of a resource in a repository.
+    fn url(&self, repository: &Repository, parts: &[&str]) -> RegistryResult<Url> {
         let mut url = self.base.clone();
         url.path_segments_mut()
-            .map_err(|()| malformed("address", "nothing can lie below it"))?
+            .map_err(|()| malformed("address", "it cannot be the base of other addresses"))?
             .pop_if_empty()
             .push("v2")
             .extend(repository.as_str().split('/'))
@@ -71,89 +71,132 @@ impl Door {
         Ok(url)
     }
 
-    /// Asks once, with what is known of tokens, and once more with a new one if that is wanted.
-    async fn ask(&self, ask: &Ask, scope: &str) -> Got<Response> {
-        self.ask_openly(ask, scope).await.map(|(answer, _)| answer)
+    /// Sends a request with a cached token, and a second time with a new one if that is denied.
+    async fn send(&self, request: &HttpRequest, scope: &str) -> RegistryResult<Response> {
+        self.send_returning_credentials(request, scope)
+            .await
+            .map(|(answer, _)| answer)
     }
 
-    /// Asks like [`Door::ask`], and says with what credentials there was an answer.
-    async fn ask_openly(&self, ask: &Ask, scope: &str) -> Got<(Response, Option<HeaderValue>)> {
-        let known = self.auth.known(scope);
-        let answer = self.once(ask, known.as_ref()).await?;
+    /// Like [`RegistryClient::send`], but also returns the credentials that were accepted.
+    async fn send_returning_credentials(
+        &self,
+        request: &HttpRequest,
+        scope: &str,
+    ) -> RegistryResult<(Response, Option<HeaderValue>)> {
+        let cached = self.auth.cached_header(scope);
+        let answer = self.send_once(request, cached.as_ref()).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
-            return Ok((checked(answer)?, known));
+            return Ok((check_status(answer)?, cached));
         }
-        let challenges = auth::challenges_in(answer.headers());
+        let challenges = auth::challenges_in_headers(answer.headers());
         drop(answer);
-        let fresh = self.auth.answer(&self.sender, &challenges, scope).await?;
-        let answer = self.once(ask, Some(&fresh)).await?;
-        Ok((checked(answer)?, Some(fresh)))
+        let fresh = self
+            .auth
+            .answer_challenges(&self.sender, &challenges, scope)
+            .await?;
+        let answer = self.send_once(request, Some(&fresh)).await?;
+        Ok((check_status(answer)?, Some(fresh)))
     }
 
-    /// Asks once. Only the registry itself says how it lets us in, and that it does not: not somebody to whom it leads.
-    async fn once(&self, ask: &Ask, credentials: Option<&HeaderValue>) -> Got<Response> {
-        let answer = self.sender.once(ask, credentials).await?;
+    /// Sends a request once. Refusals by the target of a redirect are not authentication
+    /// challenges: only the registry itself decides about its credentials.
+    async fn send_once(
+        &self,
+        request: &HttpRequest,
+        credentials: Option<&HeaderValue>,
+    ) -> RegistryResult<Response> {
+        let answer = self.sender.send_once(request, credentials).await?;
         let is_refusal = matches!(
             answer.status(),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
         );
-        if is_refusal && answer.url().origin() != ask.url.origin() {
+        if is_refusal && answer.url().origin() != request.url.origin() {
             return Err(RegistryError::Status(answer.status().as_u16()));
         }
         Ok(answer)
     }
 
-    /// Asks until there is an answer, and reads it whole.
-    async fn fetch(&self, ask: &Ask, scope: &str, limit: u64) -> Got<(HeaderMap, Bytes)> {
-        let mut tries = self.sender.tries();
+    /// Sends a request with retries and reads the whole response.
+    async fn fetch(
+        &self,
+        request: &HttpRequest,
+        scope: &str,
+        limit: u64,
+    ) -> RegistryResult<(HeaderMap, Bytes)> {
+        let mut tries = self.sender.retries();
         loop {
-            match self.fetch_once(ask, scope, limit).await {
+            match self.fetch_once(request, scope, limit).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => tries.pause(error).await?,
+                Err(error) => tries.wait_or_fail(error).await?,
             }
         }
     }
 
-    async fn fetch_once(&self, ask: &Ask, scope: &str, limit: u64) -> Got<(HeaderMap, Bytes)> {
-        let answer = self.ask(ask, scope).await?;
+    async fn fetch_once(
+        &self,
+        request: &HttpRequest,
+        scope: &str,
+        limit: u64,
+    ) -> RegistryResult<(HeaderMap, Bytes)> {
+        let answer = self.send(request, scope).await?;
         let headers = answer.headers().clone();
-        Ok((headers, self.sender.read(answer, limit).await?))
+        Ok((headers, self.sender.read_body(answer, limit).await?))
     }
 }
 
-/// The right to read a repository.
-fn pulling(repository: &Repository) -> String {
+/// Token scope for reading a repository.
+fn pull_scope(repository: &Repository) -> String {
     format!("repository:{repository}:pull")
 }
 
-/// The right to read and write a repository.
-fn pushing(repository: &Repository) -> String {
+/// Token scope for reading and writing a repository.
+fn push_scope(repository: &Repository) -> String {
     format!("repository:{repository}:pull,push")
 }
 
 #[async_trait]
 impl Registry for OciRegistry {
-    async fn tags(&self, repository: &Repository) -> Got<Vec<Tag>> {
+    async fn tags(&self, repository: &Repository) -> RegistryResult<Vec<Tag>> {
         self.0.tags(repository).await
     }
 
-    async fn manifest(&self, repository: &Repository, at: &At) -> Got<Option<Manifest>> {
+    async fn manifest(
+        &self,
+        repository: &Repository,
+        at: &ManifestRef,
+    ) -> RegistryResult<Option<Manifest>> {
         self.0.manifest(repository, at).await
     }
 
-    async fn small(&self, repository: &Repository, blob: &Blob, limit: u64) -> Got<Bytes> {
-        pull::small(&self.0, repository, blob, limit).await
+    async fn blob(
+        &self,
+        repository: &Repository,
+        blob: &Blob,
+        limit: u64,
+    ) -> RegistryResult<Bytes> {
+        pull::read_blob(&self.0, repository, blob, limit).await
     }
 
-    async fn open(&self, repository: &Repository, blob: &Blob, from: u64) -> Got<Body> {
-        pull::open(&self.0, repository, blob, from).await
+    async fn open_blob(
+        &self,
+        repository: &Repository,
+        blob: &Blob,
+        from: u64,
+    ) -> RegistryResult<BlobStream> {
+        pull::open_blob(&self.0, repository, blob, from).await
     }
 
-    async fn has(&self, repository: &Repository, digest: &Digest) -> Got<bool> {
-        self.0.has(repository, digest).await
+    async fn has_blob(&self, repository: &Repository, digest: &Digest) -> RegistryResult<bool> {
+        self.0.has_blob(repository, digest).await
     }
 
-    async fn push_blob(&self, repository: &Repository, blob: &Blob, from: &dyn Origin) -> Got<()> {
+    async fn push_blob(
+        &self,
+        repository: &Repository,
+        blob: &Blob,
+        from: &dyn Origin,
+    ) -> RegistryResult<()> {
         self.0.push_blob(repository, blob, from).await
     }
 
@@ -162,7 +205,7 @@ impl Registry for OciRegistry {
         repository: &Repository,
         tag: Option<&Tag>,
         manifest: &Manifest,
-    ) -> Got<()> {
+    ) -> RegistryResult<()> {
         self.0.push_manifest(repository, tag, manifest).await
     }
 }

@@ -1,4 +1,4 @@
-//! Manifests and blobs, as they come out of a registry.
+//! Reads manifests and blobs from a registry.
 
 use std::io;
 use std::sync::Arc;
@@ -9,162 +9,172 @@ use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValu
 use reqwest::{Method, Response, StatusCode};
 use url::Url;
 
-use super::body::{Coming, Pieces, body};
-use super::send::{Ask, Tries};
-use super::{Door, pulling};
+use super::body::{ChunkSource, ResponseBody, into_stream};
+use super::send::{HttpRequest, Retries};
+use super::{RegistryClient, pull_scope};
 use crate::digest::{Digest, Hasher};
-use crate::error::{Got, RegistryError, malformed};
-use crate::source::{At, Blob, Body, Manifest, Repository};
+use crate::error::{RegistryError, RegistryResult, malformed};
+use crate::source::{Blob, BlobStream, Manifest, ManifestRef, Repository};
 
-/// The forms of manifests that are asked for. Lists are among them so that it can be said that it is one.
-const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, \
+/// Accepted media types of manifests. Manifest lists are included so the error can name them.
+const ACCEPTED_MEDIA_TYPES: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, \
     application/vnd.oci.image.index.v1+json;q=0.5, \
     application/vnd.docker.distribution.manifest.list.v2+json;q=0.5";
 
-/// Where a registry says the digest of a manifest.
-pub(super) const SAID_DIGEST: &str = "docker-content-digest";
+/// Header with the digest of a manifest.
+pub(super) const DIGEST_HEADER: &str = "docker-content-digest";
 
-/// How much must have come before a connection that breaks counts as the first one again.
-pub(crate) const PROGRESS: u64 = 1024 * 1024;
+/// Number of bytes to receive before the retries of an interrupted transfer are reset.
+pub(crate) const RETRY_RESET_BYTES: u64 = 1024 * 1024;
 
-impl Door {
-    /// A manifest, or none if there is no such.
-    pub(super) async fn manifest(&self, repository: &Repository, at: &At) -> Got<Option<Manifest>> {
+impl RegistryClient {
+    /// Reads a manifest; `None` if it does not exist.
+    pub(super) async fn manifest(
+        &self,
+        repository: &Repository,
+        at: &ManifestRef,
+    ) -> RegistryResult<Option<Manifest>> {
         let url = self.url(repository, &["manifests", &at.to_string()])?;
-        let mut ask = Ask::new(Method::GET, url);
-        ask.headers
-            .insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
-        let limit = self.sender.limits.manifest;
-        let (headers, bytes) = match self.fetch(&ask, &pulling(repository), limit).await {
-            Err(RegistryError::NotThere) => return Ok(None),
+        let mut request = HttpRequest::new(Method::GET, url);
+        request
+            .headers
+            .insert(ACCEPT, HeaderValue::from_static(ACCEPTED_MEDIA_TYPES));
+        let limit = self.sender.limits.manifest_bytes;
+        let (headers, bytes) = match self.fetch(&request, &pull_scope(repository), limit).await {
+            Err(RegistryError::NotFound) => return Ok(None),
             answer => answer?,
         };
-        let found = Digest::of(&bytes);
-        let said = match at {
-            At::Digest(digest) => Some(*digest),
-            At::Tag(_) => said_digest(&headers),
+        let actual = Digest::compute(&bytes);
+        let expected = match at {
+            ManifestRef::Digest(digest) => Some(*digest),
+            ManifestRef::Tag(_) => digest_from_header(&headers),
         };
-        if let Some(said) = said.filter(|said| *said != found) {
-            return Err(RegistryError::WrongDigest { said, found });
+        if let Some(expected) = expected.filter(|expected| *expected != actual) {
+            return Err(RegistryError::WrongDigest { expected, actual });
         }
-        let form = headers
+        let media_type = headers
             .get(CONTENT_TYPE)
-            .and_then(|form| form.to_str().ok());
-        Manifest::read(bytes, form.unwrap_or_default()).map(Some)
+            .and_then(|media_type| media_type.to_str().ok());
+        Manifest::read(bytes, media_type.unwrap_or_default()).map(Some)
     }
 
-    /// Whether a blob is there.
-    pub(super) async fn has(&self, repository: &Repository, digest: &Digest) -> Got<bool> {
+    /// Whether a blob exists.
+    pub(super) async fn has_blob(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+    ) -> RegistryResult<bool> {
         let url = self.url(repository, &["blobs", &digest.to_string()])?;
-        let ask = Ask::new(Method::HEAD, url);
-        match self.fetch_head(&ask, &pulling(repository)).await {
+        let request = HttpRequest::new(Method::HEAD, url);
+        match self.fetch_head(&request, &pull_scope(repository)).await {
             Ok(()) => Ok(true),
-            Err(RegistryError::NotThere) => Ok(false),
+            Err(RegistryError::NotFound) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    async fn fetch_head(&self, ask: &Ask, scope: &str) -> Got<()> {
-        let mut tries = self.sender.tries();
+    async fn fetch_head(&self, request: &HttpRequest, scope: &str) -> RegistryResult<()> {
+        let mut tries = self.sender.retries();
         loop {
-            match self.ask(ask, scope).await {
+            match self.send(request, scope).await {
                 Ok(_) => return Ok(()),
-                Err(error) => tries.pause(error).await?,
+                Err(error) => tries.wait_or_fail(error).await?,
             }
         }
     }
 }
 
-/// The digest of a manifest as the registry says it.
-pub(super) fn said_digest(headers: &HeaderMap) -> Option<Digest> {
-    headers.get(SAID_DIGEST)?.to_str().ok()?.parse().ok()
+/// Digest of a manifest as declared by the registry.
+pub(super) fn digest_from_header(headers: &HeaderMap) -> Option<Digest> {
+    headers.get(DIGEST_HEADER)?.to_str().ok()?.parse().ok()
 }
 
-/// The whole of a small blob, checked.
-pub(super) async fn small(
-    door: &Arc<Door>,
+/// Reads a small blob and checks its digest.
+pub(super) async fn read_blob(
+    client: &Arc<RegistryClient>,
     repository: &Repository,
     blob: &Blob,
     limit: u64,
-) -> Got<Bytes> {
+) -> RegistryResult<Bytes> {
     if blob.size > limit {
         return Err(RegistryError::TooLarge { limit });
     }
-    let mut pieces = open(door, repository, blob, 0).await?;
-    let mut whole = Vec::new();
+    let mut chunks = open_blob(client, repository, blob, 0).await?;
+    let mut content = Vec::new();
     let mut hasher = Hasher::default();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece?;
-        hasher.update(&piece);
-        whole.extend_from_slice(&piece);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk?;
+        hasher.update(&chunk);
+        content.extend_from_slice(&chunk);
     }
-    let found = hasher.finish();
-    if found == blob.digest {
-        Ok(Bytes::from(whole))
+    let actual = hasher.finish();
+    if actual == blob.digest {
+        Ok(Bytes::from(content))
     } else {
-        let said = blob.digest;
-        Err(RegistryError::WrongDigest { said, found })
+        let expected = blob.digest;
+        Err(RegistryError::WrongDigest { expected, actual })
     }
 }
 
-/// A blob from a byte on. What breaks off is taken up again where it broke.
-pub(super) async fn open(
-    door: &Arc<Door>,
+/// Reads a blob from an offset on. Interrupted transfers are resumed.
+pub(super) async fn open_blob(
+    client: &Arc<RegistryClient>,
     repository: &Repository,
     blob: &Blob,
     from: u64,
-) -> Got<Body> {
+) -> RegistryResult<BlobStream> {
     if from >= blob.size {
         return Ok(Box::pin(stream::empty()));
     }
-    let mut reading = Reading {
-        url: door.url(repository, &["blobs", &blob.digest.to_string()])?,
-        scope: pulling(repository),
-        tries: door.sender.tries(),
-        door: Arc::clone(door),
-        at: from,
+    let mut reading = BlobReader {
+        url: client.url(repository, &["blobs", &blob.digest.to_string()])?,
+        scope: pull_scope(repository),
+        retries: client.sender.retries(),
+        client: Arc::clone(client),
+        position: from,
         size: blob.size,
-        counted_from: from,
-        coming: None,
+        retries_counted_from: from,
+        response: None,
     };
-    // Whether there is such a blob is told at once.
+    // Send the first request now, so a missing blob is reported at once.
     loop {
-        match reading.begin().await {
+        match reading.send_request().await {
             Ok(()) => break,
-            Err(error) => reading.tries.pause(error).await?,
+            Err(error) => reading.retries.wait_or_fail(error).await?,
         }
     }
-    Ok(body(reading))
+    Ok(into_stream(reading))
 }
 
-/// A blob that is being read.
-struct Reading {
-    door: Arc<Door>,
+/// Reads a blob with retries.
+struct BlobReader {
+    client: Arc<RegistryClient>,
     url: Url,
     scope: String,
-    /// How much of the blob has been given.
-    at: u64,
+    /// Offset of the next byte.
+    position: u64,
     size: u64,
-    /// Where the tries were counted from.
-    counted_from: u64,
-    tries: Tries,
-    /// The answer that is being read.
-    coming: Option<Coming>,
+    /// Offset at which the retries were last reset.
+    retries_counted_from: u64,
+    retries: Retries,
+    /// The current response.
+    response: Option<ResponseBody>,
 }
 
-impl Pieces for Reading {
-    async fn next(&mut self) -> Got<Option<Bytes>> {
-        while self.at < self.size {
-            match self.piece().await {
-                Ok(piece) => return Ok(Some(piece)),
+impl ChunkSource for BlobReader {
+    async fn next_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
+        while self.position < self.size {
+            match self.receive_chunk().await {
+                Ok(chunk) => return Ok(Some(chunk)),
                 Err(error) => {
-                    self.coming = None;
-                    if self.at.saturating_sub(self.counted_from) >= PROGRESS {
-                        self.counted_from = self.at;
-                        self.tries = self.door.sender.tries();
+                    self.response = None;
+                    if self.position.saturating_sub(self.retries_counted_from) >= RETRY_RESET_BYTES
+                    {
+                        self.retries_counted_from = self.position;
+                        self.retries = self.client.sender.retries();
                     }
-                    self.tries.pause(error).await?;
+                    self.retries.wait_or_fail(error).await?;
                 }
             }
         }
@@ -172,58 +182,65 @@ impl Pieces for Reading {
     }
 }
 
-impl Reading {
-    async fn piece(&mut self) -> Got<Bytes> {
-        if self.coming.is_none() {
-            self.begin().await?;
+impl BlobReader {
+    async fn receive_chunk(&mut self) -> RegistryResult<Bytes> {
+        if self.response.is_none() {
+            self.send_request().await?;
         }
-        let Some(coming) = &mut self.coming else {
+        let Some(coming) = &mut self.response else {
             return Err(RegistryError::Stalled);
         };
-        let Some(piece) = coming.next().await? else {
-            let why = format!("it ended after {} of {} bytes", self.at, self.size);
+        let Some(chunk) = coming.next_chunk().await? else {
+            let why = format!("it ended after {} of {} bytes", self.position, self.size);
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into());
         };
-        self.at = self.at.saturating_add(piece.len() as u64);
-        if self.at > self.size {
+        self.position = self.position.saturating_add(chunk.len() as u64);
+        if self.position > self.size {
             let limit = self.size;
             return Err(RegistryError::TooLarge { limit });
         }
-        Ok(piece)
+        Ok(chunk)
     }
 
-    /// Asks for what is missing.
-    async fn begin(&mut self) -> Got<()> {
-        let mut ask = Ask::new(Method::GET, self.url.clone());
-        if self.at > 0 {
-            let range = HeaderValue::from_str(&format!("bytes={}-", self.at));
+    /// Requests the rest of the blob.
+    async fn send_request(&mut self) -> RegistryResult<()> {
+        let mut request = HttpRequest::new(Method::GET, self.url.clone());
+        if self.position > 0 {
+            let range = HeaderValue::from_str(&format!("bytes={}-", self.position));
             let range = range.map_err(|_| malformed("range", "it cannot be written"))?;
-            ask.headers.insert(RANGE, range);
+            request.headers.insert(RANGE, range);
         }
-        let answer = self.door.ask(&ask, &self.scope).await?;
-        let skip = skipped(&answer, self.at)?;
-        let left = self.size - self.at;
-        let said = answer.content_length();
-        if let Some(said) = said.filter(|said| *said != left.saturating_add(skip)) {
-            let why = format!("{said} bytes would come where {left} are missing");
+        let answer = self.client.send(&request, &self.scope).await?;
+        let skip = bytes_to_skip(&answer, self.position)?;
+        let left = self.size - self.position;
+        let content_length = answer.content_length();
+        if let Some(content_length) =
+            content_length.filter(|content_length| *content_length != left.saturating_add(skip))
+        {
+            let why = format!("the response has {content_length} bytes, but {left} are missing");
             return Err(malformed("blob", why));
         }
-        self.coming = Some(Coming::new(answer, &self.door.sender.limits, skip));
+        self.response = Some(ResponseBody::new(answer, &self.client.sender.limits, skip));
         Ok(())
     }
 }
 
-/// How much of an answer lies before a byte, whether the range was taken notice of or not.
-pub(super) fn skipped(answer: &Response, from: u64) -> Got<u64> {
+/// Number of bytes of a response before `from`: zero if the server supports ranges.
+pub(super) fn bytes_to_skip(answer: &Response, from: u64) -> RegistryResult<u64> {
     match answer.status() {
         StatusCode::OK => Ok(from),
         StatusCode::PARTIAL_CONTENT => {
-            let said = answer.headers().get(CONTENT_RANGE);
-            let said = said.and_then(|said| said.to_str().ok()).unwrap_or_default();
-            if said.starts_with(&format!("bytes {from}-")) {
+            let content_range = answer.headers().get(CONTENT_RANGE);
+            let content_range = content_range
+                .and_then(|content_range| content_range.to_str().ok())
+                .unwrap_or_default();
+            if content_range.starts_with(&format!("bytes {from}-")) {
                 Ok(0)
             } else {
-                Err(malformed("range", format!("{said:?} was not asked for")))
+                Err(malformed(
+                    "range",
+                    format!("{content_range:?} was not requested"),
+                ))
             }
         }
         status => Err(RegistryError::Status(status.as_u16())),

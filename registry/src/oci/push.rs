@@ -1,4 +1,4 @@
-//! Manifests and blobs, as they go into a registry.
+//! Writes manifests and blobs to a registry.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,37 +9,37 @@ use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 
-use super::body::{Pieces, body};
-use super::pull::said_digest;
-use super::send::{Ask, checked, location};
-use super::{Door, pushing};
+use super::body::{ChunkSource, into_stream};
+use super::pull::digest_from_header;
+use super::send::{HttpRequest, check_status, parse_location};
+use super::{RegistryClient, push_scope};
 use crate::digest::Hasher;
-use crate::error::{Got, RegistryError, malformed};
-use crate::source::{Blob, Body, Manifest, Origin, Repository, Tag};
+use crate::error::{RegistryError, RegistryResult, malformed};
+use crate::source::{Blob, BlobStream, Manifest, Origin, Repository, Tag};
 
-impl Door {
-    /// Puts a blob in.
+impl RegistryClient {
+    /// Pushes a blob.
     pub(super) async fn push_blob(
         &self,
         repository: &Repository,
         blob: &Blob,
         from: &dyn Origin,
-    ) -> Got<()> {
-        let mut tries = self.sender.tries();
+    ) -> RegistryResult<()> {
+        let mut tries = self.sender.retries();
         let mut has_new_token = false;
         loop {
-            // Before an upload is begun, which would wait for it.
+            // Open the content before starting an upload, which would have to wait for it.
             let content = from.open(0).await?;
             match self.push_once(repository, blob, content).await {
                 Ok(()) => return Ok(()),
-                // Where it comes from has tries of its own; ours would multiply them.
-                Err(Failed::Content(error)) => return Err(error),
-                // The token was over before all had gone out.
-                Err(Failed::Registry(RegistryError::Denied)) if !has_new_token => {
-                    self.auth.forget(&pushing(repository));
+                // The origin has its own retries; retrying here would multiply them.
+                Err(PushError::Content(error)) => return Err(error),
+                // The token expired during the upload.
+                Err(PushError::Registry(RegistryError::Denied)) if !has_new_token => {
+                    self.auth.forget_token(&push_scope(repository));
                     has_new_token = true;
                 }
-                Err(Failed::Registry(error)) => tries.pause(error).await?,
+                Err(PushError::Registry(error)) => tries.wait_or_fail(error).await?,
             }
         }
     }
@@ -48,165 +48,170 @@ impl Door {
         &self,
         repository: &Repository,
         blob: &Blob,
-        content: Body,
-    ) -> Result<(), Failed> {
-        let scope = pushing(repository);
-        let mut ask = Ask::new(
+        content: BlobStream,
+    ) -> Result<(), PushError> {
+        let scope = push_scope(repository);
+        let mut start = HttpRequest::new(
             Method::POST,
             self.url(repository, &["blobs", "uploads", ""])?,
         );
-        ask.body = Some(Bytes::new());
-        let (begun, credentials) = self.ask_openly(&ask, &scope).await?;
-        let mut place = location(&ask.url, begun.headers())?;
-        drop(begun);
-        self.sender.check(&place)?;
-        let is_own = place.origin() == self.base.origin();
-        place
+        start.body = Some(Bytes::new());
+        let (response, credentials) = self.send_returning_credentials(&start, &scope).await?;
+        let mut upload_url = parse_location(&start.url, response.headers())?;
+        drop(response);
+        self.sender.check_url(&upload_url)?;
+        let is_own = upload_url.origin() == self.base.origin();
+        upload_url
             .query_pairs_mut()
             .append_pair("digest", &blob.digest.to_string());
 
         let sent = Arc::new(AtomicU64::new(0));
-        let fault = Fault::default();
-        let pieces = exactly(content, *blob, Arc::clone(&sent), fault.clone());
+        let fault = ContentError::default();
+        let chunks = verified_stream(content, *blob, Arc::clone(&sent), fault.clone());
         let mut request = self
             .sender
-            .client(&place)
-            .put(place)
+            .client(&upload_url)
+            .put(upload_url)
             .header(CONTENT_TYPE, "application/octet-stream")
             .header(CONTENT_LENGTH, blob.size)
-            .body(reqwest::Body::wrap_stream(pieces));
+            .body(reqwest::Body::wrap_stream(chunks));
         if let Some(credentials) = credentials.filter(|_| is_own) {
             request = request.header(AUTHORIZATION, credentials);
         }
-        let answer = self.sender.watched(request.send(), &sent, blob.size).await;
-        // What went wrong on our side says more than that the connection broke.
+        let answer = self
+            .sender
+            .await_upload(request.send(), &sent, blob.size)
+            .await;
+        // An error of the content is the cause of the broken connection, so it is returned instead.
         if let Some(fault) = fault.take() {
-            return Err(Failed::Content(fault));
+            return Err(PushError::Content(fault));
         }
-        checked(answer?)?;
+        check_status(answer?)?;
         Ok(())
     }
 
-    /// Puts a manifest in, under a tag or by its digest alone.
+    /// Pushes a manifest, under a tag or by its digest only.
     pub(super) async fn push_manifest(
         &self,
         repository: &Repository,
         tag: Option<&Tag>,
         manifest: &Manifest,
-    ) -> Got<()> {
-        let limit = self.sender.limits.manifest;
+    ) -> RegistryResult<()> {
+        let limit = self.sender.limits.manifest_bytes;
         if manifest.bytes.len() as u64 > limit {
             return Err(RegistryError::TooLarge { limit });
         }
         let name = tag.map_or_else(|| manifest.digest.to_string(), Tag::to_string);
-        let mut ask = Ask::new(Method::PUT, self.url(repository, &["manifests", &name])?);
-        let form = HeaderValue::from_str(&manifest.media_type);
-        let form = form.map_err(|_| malformed("manifest", "its form cannot be sent"))?;
-        ask.headers.insert(CONTENT_TYPE, form);
-        ask.body = Some(manifest.bytes.clone());
-        let (headers, _) = self.fetch(&ask, &pushing(repository), limit).await?;
-        match said_digest(&headers) {
-            Some(found) if found != manifest.digest => Err(RegistryError::WrongDigest {
-                said: manifest.digest,
-                found,
+        let mut request =
+            HttpRequest::new(Method::PUT, self.url(repository, &["manifests", &name])?);
+        let media_type = HeaderValue::from_str(&manifest.media_type);
+        let media_type = media_type
+            .map_err(|_| malformed("manifest", "its media type is not a valid header"))?;
+        request.headers.insert(CONTENT_TYPE, media_type);
+        request.body = Some(manifest.bytes.clone());
+        let (headers, _) = self.fetch(&request, &push_scope(repository), limit).await?;
+        match digest_from_header(&headers) {
+            Some(actual) if actual != manifest.digest => Err(RegistryError::WrongDigest {
+                expected: manifest.digest,
+                actual,
             }),
             _ => Ok(()),
         }
     }
 }
 
-/// Why something did not go in.
-enum Failed {
-    /// It did not come from where it is.
+/// Error of an upload.
+enum PushError {
+    /// The content could not be read from its origin.
     Content(RegistryError),
-    /// The registry did not take it.
+    /// The registry refused the content.
     Registry(RegistryError),
 }
 
-impl From<RegistryError> for Failed {
+impl From<RegistryError> for PushError {
     fn from(error: RegistryError) -> Self {
         Self::Registry(error)
     }
 }
 
-/// What went wrong with what was to be sent.
+/// Slot for an error of the content during an upload.
 #[derive(Clone, Default)]
-struct Fault(Arc<Mutex<Option<RegistryError>>>);
+struct ContentError(Arc<Mutex<Option<RegistryError>>>);
 
-impl Fault {
-    /// Notes an error, and gives one for the connection.
-    fn note(&self, error: RegistryError) -> io::Error {
-        let said = io::Error::other(error.to_string());
+impl ContentError {
+    /// Records an error and returns one for the connection.
+    fn record(&self, error: RegistryError) -> io::Error {
+        let io_error = io::Error::other(error.to_string());
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        said
+        io_error
     }
 
     fn take(&self) -> Option<RegistryError> {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.take()
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.take()
     }
 }
 
-/// What is on its way into a registry.
-struct Sending {
-    content: Body,
-    left: u64,
+/// Content that is being uploaded.
+struct BlobUpload {
+    content: BlobStream,
+    remaining: u64,
     hasher: Hasher,
     blob: Blob,
     sent: Arc<AtomicU64>,
 }
 
-/// Sends exactly the blob: the last piece goes out only when the digest of all is right.
-fn exactly(
-    content: Body,
+/// Streams the content of a blob. The last chunk is sent only if the digest is right.
+fn verified_stream(
+    content: BlobStream,
     blob: Blob,
     sent: Arc<AtomicU64>,
-    fault: Fault,
+    fault: ContentError,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let sending = Sending {
+    let sending = BlobUpload {
         content,
-        left: blob.size,
+        remaining: blob.size,
         hasher: Hasher::default(),
         blob,
         sent,
     };
-    body(sending).map_err(move |error| fault.note(error))
+    into_stream(sending).map_err(move |error| fault.record(error))
 }
 
-impl Pieces for Sending {
-    async fn next(&mut self) -> Got<Option<Bytes>> {
-        if self.left == 0 {
+impl ChunkSource for BlobUpload {
+    async fn next_chunk(&mut self) -> RegistryResult<Option<Bytes>> {
+        if self.remaining == 0 {
             return Ok(None);
         }
-        let Some(piece) = self.content.next().await.transpose()? else {
-            return Err(self.other_size(self.blob.size - self.left));
+        let Some(chunk) = self.content.next().await.transpose()? else {
+            return Err(self.size_error(self.blob.size - self.remaining));
         };
-        let length = piece.len() as u64;
-        if length > self.left {
-            return Err(self.other_size(self.blob.size.saturating_add(1)));
+        let length = chunk.len() as u64;
+        if length > self.remaining {
+            return Err(self.size_error(self.blob.size.saturating_add(1)));
         }
-        self.hasher.update(&piece);
-        self.left -= length;
-        if self.left == 0 {
-            let (said, found) = (self.blob.digest, self.hasher.clone().finish());
-            if said != found {
-                return Err(RegistryError::WrongDigest { said, found });
+        self.hasher.update(&chunk);
+        self.remaining -= length;
+        if self.remaining == 0 {
+            let (expected, actual) = (self.blob.digest, self.hasher.clone().finish());
+            if expected != actual {
+                return Err(RegistryError::WrongDigest { expected, actual });
             }
         }
         self.sent.fetch_add(length, Ordering::Relaxed);
-        Ok(Some(piece))
+        Ok(Some(chunk))
     }
 }
 
-impl Sending {
-    fn other_size(&self, found: u64) -> RegistryError {
-        let relation = if found > self.blob.size {
+impl BlobUpload {
+    fn size_error(&self, actual: u64) -> RegistryError {
+        let relation = if actual > self.blob.size {
             "at least "
         } else {
             ""
         };
         let why = format!(
-            "it has {relation}{found} bytes instead of {}",
+            "it has {relation}{actual} bytes instead of {}",
             self.blob.size
         );
         malformed("blob", why)
@@ -219,36 +224,37 @@ mod tests {
 
     use super::*;
 
-    async fn sent(pieces: &[&'static [u8]], blob: Blob) -> (Vec<u8>, Option<RegistryError>) {
-        let pieces: Vec<Got<Bytes>> = pieces.iter().map(|p| Ok(Bytes::from_static(p))).collect();
-        let fault = Fault::default();
-        let content: Body = Box::pin(stream::iter(pieces));
-        let all = exactly(content, blob, Arc::default(), fault.clone());
+    async fn send_all(chunks: &[&'static [u8]], blob: Blob) -> (Vec<u8>, Option<RegistryError>) {
+        let chunks: Vec<RegistryResult<Bytes>> =
+            chunks.iter().map(|p| Ok(Bytes::from_static(p))).collect();
+        let fault = ContentError::default();
+        let content: BlobStream = Box::pin(stream::iter(chunks));
+        let all = verified_stream(content, blob, Arc::default(), fault.clone());
         let all: Vec<io::Result<Bytes>> = all.collect().await;
-        let whole = all.into_iter().flatten().flatten().collect();
-        (whole, fault.take())
+        let sent = all.into_iter().flatten().flatten().collect();
+        (sent, fault.take())
     }
 
     #[tokio::test]
-    async fn what_is_right_goes_out() {
-        let (whole, fault) = sent(&[b"one ", b"", b"two"], Blob::of(b"one two")).await;
-        assert_eq!(whole, b"one two");
+    async fn valid_content_is_sent() {
+        let (sent, fault) = send_all(&[b"one ", b"", b"two"], Blob::new(b"one two")).await;
+        assert_eq!(sent, b"one two");
         assert!(fault.is_none());
     }
 
     #[tokio::test]
-    async fn the_last_piece_of_what_is_wrong_stays_here() {
-        let (whole, fault) = sent(&[b"one ", b"six"], Blob::of(b"one two")).await;
-        assert_eq!(whole, b"one ");
+    async fn the_last_chunk_of_invalid_content_is_not_sent() {
+        let (sent, fault) = send_all(&[b"one ", b"six"], Blob::new(b"one two")).await;
+        assert_eq!(sent, b"one ");
         assert!(matches!(fault, Some(RegistryError::WrongDigest { .. })));
     }
 
     #[tokio::test]
-    async fn what_has_another_size_is_not_sent() {
-        let (_, fault) = sent(&[b"one"], Blob::of(b"one two")).await;
+    async fn content_of_another_size_is_not_sent() {
+        let (_, fault) = send_all(&[b"one"], Blob::new(b"one two")).await;
         assert!(matches!(fault, Some(RegistryError::Malformed { .. })));
-        let (whole, fault) = sent(&[b"one two three"], Blob::of(b"one two")).await;
-        assert!(whole.is_empty());
+        let (sent, fault) = send_all(&[b"one two three"], Blob::new(b"one two")).await;
+        assert!(sent.is_empty());
         assert!(matches!(fault, Some(RegistryError::Malformed { .. })));
     }
 }

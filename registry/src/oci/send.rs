@@ -1,4 +1,4 @@
-//! Sends requests: how long is waited, how often is tried, where answers may lead, how much of them is read.
+//! Sends HTTP requests with timeouts, retries, redirects and size limits.
 
 use std::error::Error;
 use std::io;
@@ -13,29 +13,29 @@ use reqwest::{Certificate, Client, ClientBuilder, Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
 use url::{Host, Url};
 
-use super::body::{Coming, Pieces as _};
+use super::body::{ChunkSource as _, ResponseBody};
 use crate::address::{Access, Proxy};
-use crate::error::{Got, RegistryError, malformed};
+use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::limits::Limits;
 
-/// The longest wish to be left alone that is believed.
-const LONGEST_WISH: u64 = 24 * 60 * 60;
+/// Largest `Retry-After` that is accepted. Longer ones are shortened to it.
+const MAX_RETRY_AFTER_SECONDS: u64 = 24 * 60 * 60;
 
-/// A request, as often as it is sent.
+/// A request that can be sent several times.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
-    /// What is to be done.
+pub(super) struct HttpRequest {
+    /// HTTP method.
     pub method: Method,
-    /// With what.
+    /// URL to send the request to.
     pub url: Url,
-    /// What else is said, but for the credentials.
+    /// Headers without the credentials.
     pub headers: HeaderMap,
-    /// What is brought along.
+    /// Body of the request.
     pub body: Option<Bytes>,
 }
 
-impl Ask {
-    /// A request without anything else.
+impl HttpRequest {
+    /// A request without headers and body.
     pub fn new(method: Method, url: Url) -> Self {
         Self {
             method,
@@ -46,112 +46,123 @@ impl Ask {
     }
 }
 
-/// One that sends requests.
+/// Sends requests to a registry and the servers it refers to.
 #[derive(Debug)]
-pub(super) struct Sender {
-    outside: Client,
-    /// For what is on this machine.
-    here: Client,
+pub(super) struct HttpSender {
+    remote_client: Client,
+    /// Client for this machine, without proxy.
+    local_client: Client,
     plain_http: bool,
-    /// The only hosts that are asked, with or without a port; none: all.
-    hosts: Option<Vec<String>>,
+    /// The only hosts that are allowed, with or without a port; `None` allows all.
+    allowed_hosts: Option<Vec<String>>,
     pub limits: Limits,
 }
 
-impl Sender {
-    /// One that asks as `access` says. Nothing is asked yet.
-    pub fn new(access: &Access) -> Got<Self> {
-        // An error means that the program has chosen one already, which is as good.
+impl HttpSender {
+    /// Creates a sender. This sends no request yet.
+    pub fn new(access: &Access) -> RegistryResult<Self> {
+        // An error means that the program has already installed a provider, which is used then.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let unusable = |error: reqwest::Error| malformed("connection", reasons(&error));
+        let unusable = |error: reqwest::Error| malformed("connection", error_chain(&error));
         let outside = match &access.proxy {
-            Proxy::Environment => builder(access)?,
-            Proxy::None => builder(access)?.no_proxy(),
+            Proxy::Environment => client_builder(access)?,
+            Proxy::None => client_builder(access)?.no_proxy(),
             Proxy::Through(url) => {
                 let proxy = reqwest::Proxy::all(url.as_str()).map_err(unusable)?;
-                builder(access)?.proxy(proxy)
+                client_builder(access)?.proxy(proxy)
             }
         };
         Ok(Self {
-            outside: outside.build().map_err(unusable)?,
-            here: builder(access)?.no_proxy().build().map_err(unusable)?,
+            remote_client: outside.build().map_err(unusable)?,
+            local_client: client_builder(access)?
+                .no_proxy()
+                .build()
+                .map_err(unusable)?,
             plain_http: access.plain_http,
-            hosts: None,
+            allowed_hosts: None,
             limits: access.limits.clone(),
         })
     }
 
-    /// Asks only these hosts from now on.
-    pub fn only(mut self, hosts: Vec<String>) -> Self {
-        self.hosts = Some(hosts);
+    /// Restricts requests to these hosts.
+    pub fn with_allowed_hosts(mut self, hosts: Vec<String>) -> Self {
+        self.allowed_hosts = Some(hosts);
         self
     }
 
-    /// The one that reaches an address.
+    /// The client that reaches an address.
     pub fn client(&self, url: &Url) -> &Client {
-        if is_here(url) {
-            &self.here
+        if is_loopback(url) {
+            &self.local_client
         } else {
-            &self.outside
+            &self.remote_client
         }
     }
 
-    /// How often something is tried that begins now.
-    pub fn tries(&self) -> Tries {
-        let times = usize::try_from(self.limits.tries).unwrap_or(usize::MAX);
+    /// Retries of a new request.
+    pub fn retries(&self) -> Retries {
+        let times = usize::try_from(self.limits.max_attempts).unwrap_or(usize::MAX);
         let pauses = ExponentialBuilder::default()
-            .with_min_delay(self.limits.first_pause)
-            .with_max_delay(self.limits.longest_pause)
+            .with_min_delay(self.limits.initial_backoff)
+            .with_max_delay(self.limits.max_backoff)
             .with_max_times(times.saturating_sub(1))
             .with_jitter()
             .build();
-        Tries {
-            pauses,
-            longest_wish: self.limits.longest_wish,
+        Retries {
+            backoff: pauses,
+            max_retry_after: self.limits.max_retry_after,
         }
     }
 
-    /// Whether an address may be asked.
-    pub fn check(&self, url: &Url) -> Got<()> {
+    /// Checks that an address is allowed.
+    pub fn check_url(&self, url: &Url) -> RegistryResult<()> {
         let is_scheme_fine = match url.scheme() {
             "https" => true,
             "http" => self.plain_http,
             _ => false,
         };
-        let is_host_fine = self.hosts.as_ref().is_none_or(|hosts| {
-            let (host, with_port) = names_of(url);
+        let is_host_fine = self.allowed_hosts.as_ref().is_none_or(|hosts| {
+            let (host, with_port) = host_names(url);
             let mut hosts = hosts.iter();
             hosts.any(|may| may.eq_ignore_ascii_case(&host) || may.eq_ignore_ascii_case(&with_port))
         });
         if is_scheme_fine && is_host_fine {
             Ok(())
         } else {
-            Err(elsewhere(url))
+            Err(forbidden_address(url))
         }
     }
 
-    /// Sends a request once, and follows where reading leads to. Credentials go to nobody else.
-    pub async fn once(&self, ask: &Ask, credentials: Option<&HeaderValue>) -> Got<Response> {
-        let mut url = ask.url.clone();
+    /// Sends a request once and follows redirects of reads. Credentials are sent only to the origin
+    /// of the request.
+    pub async fn send_once(
+        &self,
+        outgoing: &HttpRequest,
+        credentials: Option<&HeaderValue>,
+    ) -> RegistryResult<Response> {
+        let mut url = outgoing.url.clone();
         let mut credentials = credentials;
-        for _ in 0..=self.limits.redirects {
-            self.check(&url)?;
+        for _ in 0..=self.limits.max_redirects {
+            self.check_url(&url)?;
             let mut request = self
                 .client(&url)
-                .request(ask.method.clone(), url.clone())
-                .headers(ask.headers.clone());
+                .request(outgoing.method.clone(), url.clone())
+                .headers(outgoing.headers.clone());
             if let Some(credentials) = credentials {
                 request = request.header(AUTHORIZATION, credentials.clone());
             }
-            if let Some(body) = &ask.body {
+            if let Some(body) = &outgoing.body {
                 request = request.body(body.clone());
             }
-            let patience = self.limits.connect.saturating_add(self.limits.stalled);
-            let answer = timeout(patience, request.send())
+            let response_timeout = self
+                .limits
+                .connect_timeout
+                .saturating_add(self.limits.stall_timeout);
+            let answer = timeout(response_timeout, request.send())
                 .await
                 .map_err(|_| RegistryError::Stalled)?
-                .map_err(broken)?;
-            let Some(next) = leads_to(ask, &url, &answer)? else {
+                .map_err(connection_error)?;
+            let Some(next) = redirect_target(outgoing, &url, &answer)? else {
                 return Ok(answer);
             };
             if next.origin() != url.origin() {
@@ -159,31 +170,32 @@ impl Sender {
             }
             url = next;
         }
-        Err(malformed("answer", "it leads on and on"))
+        Err(malformed("response", "it has too many redirects"))
     }
 
-    /// Waits for the answer to a request that brings much along. `sent` tells how much of it went out. One that only
-    /// drips is given up like one that does not go out at all.
-    pub async fn watched(
+    /// Waits for the response to an upload. `sent` counts the bytes that were sent. Fails if the
+    /// upload stalls or is slower than the minimum rate.
+    pub async fn await_upload(
         &self,
         sending: impl Future<Output = Result<Response, reqwest::Error>> + Send,
         sent: &AtomicU64,
         size: u64,
-    ) -> Got<Response> {
+    ) -> RegistryResult<Response> {
         let mut sending = pin!(sending);
         let mut before = 0;
         loop {
-            // A registry looks through all of it before it answers.
+            // A registry checks the whole content before it answers.
             let is_going_out = before < size;
-            let patience = if is_going_out { 1 } else { 10 };
-            let patience = self.limits.stalled.saturating_mul(patience);
-            if let Ok(answer) = timeout(patience, sending.as_mut()).await {
-                return answer.map_err(broken);
+            let factor = if is_going_out { 1 } else { 10 };
+            let interval = self.limits.stall_timeout.saturating_mul(factor);
+            if let Ok(answer) = timeout(interval, sending.as_mut()).await {
+                return answer.map_err(connection_error);
             }
             let now = sent.load(Ordering::Relaxed);
-            let least = u128::from(self.limits.slowest).saturating_mul(patience.as_millis());
+            let least =
+                u128::from(self.limits.min_bytes_per_second).saturating_mul(interval.as_millis());
             let is_fast_enough = u128::from(now.saturating_sub(before)) * 1_000 >= least;
-            // The last of it may be little.
+            // The last interval may have few bytes left to send.
             if !is_going_out || (now < size && !is_fast_enough) {
                 return Err(RegistryError::Stalled);
             }
@@ -191,72 +203,72 @@ impl Sender {
         }
     }
 
-    /// The whole of an answer that is not larger than allowed.
-    pub async fn read(&self, answer: Response, limit: u64) -> Got<Bytes> {
+    /// Reads the whole response, up to `limit` bytes.
+    pub async fn read_body(&self, answer: Response, limit: u64) -> RegistryResult<Bytes> {
         let too_large = || RegistryError::TooLarge { limit };
         if answer.content_length().is_some_and(|size| size > limit) {
             return Err(too_large());
         }
-        let mut whole = Vec::new();
-        let mut coming = Coming::new(answer, &self.limits, 0);
-        while let Some(piece) = coming.next().await? {
-            if (whole.len() as u64).saturating_add(piece.len() as u64) > limit {
+        let mut content = Vec::new();
+        let mut coming = ResponseBody::new(answer, &self.limits, 0);
+        while let Some(chunk) = coming.next_chunk().await? {
+            if (content.len() as u64).saturating_add(chunk.len() as u64) > limit {
                 return Err(too_large());
             }
-            whole.extend_from_slice(&piece);
+            content.extend_from_slice(&chunk);
         }
-        Ok(Bytes::from(whole))
+        Ok(Bytes::from(content))
     }
 }
 
-/// How often something is tried.
+/// Retries of a request.
 #[derive(Debug)]
-pub(crate) struct Tries {
-    pauses: ExponentialBackoff,
-    longest_wish: Duration,
+pub(crate) struct Retries {
+    backoff: ExponentialBackoff,
+    max_retry_after: Duration,
 }
 
-impl Tries {
-    /// Waits until it may be tried again, or gives the error back if it should not be.
-    pub async fn pause(&mut self, error: RegistryError) -> Got<()> {
-        if !error.may_pass() {
+impl Retries {
+    /// Waits until the next attempt. Returns the error if there is none or a retry is useless.
+    pub async fn wait_or_fail(&mut self, error: RegistryError) -> RegistryResult<()> {
+        if !error.is_retryable() {
             return Err(error);
         }
-        let wish = match &error {
-            RegistryError::Busy { again } => *again,
+        let requested = match &error {
+            RegistryError::Busy { retry_after } => *retry_after,
             _ => None,
         };
-        let Some(pause) = self.pauses.next() else {
+        let Some(pause) = self.backoff.next() else {
             return Err(error);
         };
-        let pause = wish.unwrap_or(pause);
-        if wish.is_some_and(|wish| wish > self.longest_wish) {
+        let pause = requested.unwrap_or(pause);
+        if requested.is_some_and(|requested| requested > self.max_retry_after) {
             return Err(error);
         }
-        tracing::debug!(%error, ?pause, "it is tried again");
+        tracing::debug!(%error, ?pause, "request failed, retrying");
         sleep(pause).await;
         Ok(())
     }
 }
 
-fn builder(access: &Access) -> Got<ClientBuilder> {
+fn client_builder(access: &Access) -> RegistryResult<ClientBuilder> {
     let builder = Client::builder()
         .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(access.limits.connect)
+        .connect_timeout(access.limits.connect_timeout)
         .redirect(reqwest::redirect::Policy::none());
     let Some(pem) = &access.ca_pem else {
         return Ok(builder);
     };
     let authorities = Certificate::from_pem_bundle(pem)
-        .map_err(|error| malformed("file of authorities", reasons(&error)))?;
+        .map_err(|error| malformed("CA file", error_chain(&error)))?;
     if authorities.is_empty() {
-        return Err(malformed("file of authorities", "there is none in it"));
+        return Err(malformed("CA file", "it contains no certificate"));
     }
     Ok(builder.tls_certs_only(authorities))
 }
 
 /// Whether an address is on this machine.
-fn is_here(url: &Url) -> bool {
+fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -265,94 +277,101 @@ fn is_here(url: &Url) -> bool {
     }
 }
 
-/// The host of an address, without and with its port.
-pub(super) fn names_of(url: &Url) -> (String, String) {
+/// Host of a URL, without and with its port.
+pub(super) fn host_names(url: &Url) -> (String, String) {
     let host = url.host_str().unwrap_or_default().to_owned();
     let port = url.port_or_known_default().unwrap_or_default();
     let with_port = format!("{host}:{port}");
     (host, with_port)
 }
 
-/// An address that must not be asked. Only its host is told, for there may be secrets in the rest.
-pub(super) fn elsewhere(url: &Url) -> RegistryError {
+/// Error for an address that is not allowed. Only scheme and host are named: the rest may be
+/// secret.
+pub(super) fn forbidden_address(url: &Url) -> RegistryError {
     let host = url.host_str().unwrap_or_default();
-    RegistryError::Elsewhere(format!("{}://{host}", url.scheme()))
+    RegistryError::ForbiddenAddress(format!("{}://{host}", url.scheme()))
 }
 
-/// Where an answer leads that says that the thing is somewhere else.
-fn leads_to(ask: &Ask, url: &Url, answer: &Response) -> Got<Option<Url>> {
+/// Target of a redirect, if the response is one.
+fn redirect_target(
+    request: &HttpRequest,
+    url: &Url,
+    answer: &Response,
+) -> RegistryResult<Option<Url>> {
     let leads = matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-    if !leads || !matches!(ask.method, Method::GET | Method::HEAD) {
+    if !leads || !matches!(request.method, Method::GET | Method::HEAD) {
         return Ok(None);
     }
-    location(url, answer.headers()).map(Some)
+    parse_location(url, answer.headers()).map(Some)
 }
 
-/// The address that an answer from `url` names.
-pub(super) fn location(url: &Url, headers: &HeaderMap) -> Got<Url> {
-    let said = headers.get(LOCATION).and_then(|said| said.to_str().ok());
-    let said = said.ok_or_else(|| malformed("answer", "it names no address to go on with"))?;
+/// URL in the `Location` header of a response from `url`.
+pub(super) fn parse_location(url: &Url, headers: &HeaderMap) -> RegistryResult<Url> {
+    let location = headers
+        .get(LOCATION)
+        .and_then(|location| location.to_str().ok());
+    let location = location.ok_or_else(|| malformed("response", "it has no Location header"))?;
     let next = url
-        .join(said)
-        .map_err(|error| malformed("answer", format!("it leads to no address: {error}")))?;
+        .join(location)
+        .map_err(|error| malformed("response", format!("its Location is not a URL: {error}")))?;
     let is_worse = url.scheme() == "https" && next.scheme() != "https";
     if is_worse || !next.has_host() || !next.username().is_empty() || next.password().is_some() {
-        return Err(elsewhere(&next));
+        return Err(forbidden_address(&next));
     }
     Ok(next)
 }
 
-/// An answer that is of use, or why it is not.
-pub(super) fn checked(answer: Response) -> Got<Response> {
+/// Returns a successful response, or the error that the status means.
+pub(super) fn check_status(answer: Response) -> RegistryResult<Response> {
     match answer.status() {
         status if status.is_success() => Ok(answer),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RegistryError::Denied),
-        StatusCode::NOT_FOUND | StatusCode::GONE => Err(RegistryError::NotThere),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Err(RegistryError::NotFound),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            let again = retry_after(answer.headers());
-            Err(RegistryError::Busy { again })
+            let retry_after = parse_retry_after(answer.headers());
+            Err(RegistryError::Busy { retry_after })
         }
         status => Err(RegistryError::Status(status.as_u16())),
     }
 }
 
-/// How long an answer asks to be left alone: in seconds, or until an instant by the clock of the one who answers.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+/// Delay that a response asks for: in seconds, or until a time by the clock of the server.
+fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let wish = text(RETRY_AFTER)?.trim();
-    if !wish.is_empty() && wish.bytes().all(|b| b.is_ascii_digit()) {
-        // What does not fit is longer than what is believed.
-        let seconds = wish.parse().unwrap_or(LONGEST_WISH);
-        return Some(Duration::from_secs(seconds.min(LONGEST_WISH)));
+    let value = text(RETRY_AFTER)?.trim();
+    if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
+        // A number that does not fit is larger than the maximum.
+        let seconds = value.parse().unwrap_or(MAX_RETRY_AFTER_SECONDS);
+        return Some(Duration::from_secs(seconds.min(MAX_RETRY_AFTER_SECONDS)));
     }
-    let until = httpdate::parse_http_date(wish).ok()?;
+    let until = httpdate::parse_http_date(value).ok()?;
     let now = httpdate::parse_http_date(text(DATE)?.trim()).ok()?;
-    let wish = until.duration_since(now).unwrap_or_default();
-    Some(wish.min(Duration::from_secs(LONGEST_WISH)))
+    let delay = until.duration_since(now).unwrap_or_default();
+    Some(delay.min(Duration::from_secs(MAX_RETRY_AFTER_SECONDS)))
 }
 
-/// What an error of the connection means. Addresses are left out, for there may be secrets in them.
-pub(super) fn broken(error: reqwest::Error) -> RegistryError {
+/// Error of a connection. URLs are removed from it, because they may contain secrets.
+pub(super) fn connection_error(error: reqwest::Error) -> RegistryError {
     let error = error.without_url();
     if error.is_connect() {
-        RegistryError::Unreachable(reasons(&error))
+        RegistryError::Unreachable(error_chain(&error))
     } else if error.is_timeout() {
         RegistryError::Stalled
     } else {
-        let reasons = reasons(&error);
+        let reasons = error_chain(&error);
         RegistryError::Io(io::Error::new(io::ErrorKind::UnexpectedEof, reasons))
     }
 }
 
-/// An error with all its causes.
-fn reasons(error: &dyn Error) -> String {
+/// An error and all its causes.
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
+        let message = error.to_string();
+        if !text.ends_with(&message) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&message);
         }
         cause = error.source();
     }
@@ -375,7 +394,7 @@ mod tests {
             .collect()
     }
 
-    /// Sends so many bytes every second, and never gets an answer.
+    /// Sends `each` bytes per second and never gets a response.
     async fn sending(sent: &AtomicU64, each: u64) -> Result<Response, reqwest::Error> {
         loop {
             sleep(Duration::from_secs(1)).await;
@@ -384,54 +403,54 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_that_only_drips_is_given_up() {
-        let mut access = Access::to("https://registry.example/".parse().unwrap());
+    async fn an_upload_that_is_too_slow_is_aborted() {
+        let mut access = Access::new("https://registry.example/".parse().unwrap());
         access.proxy = Proxy::None;
-        let sender = Sender::new(&access).unwrap();
-        let patience = access.limits.stalled.saturating_mul(3);
+        let sender = HttpSender::new(&access).unwrap();
+        let test_timeout = access.limits.stall_timeout.saturating_mul(3);
         for (each, is_given_up) in [(1, true), (1_000, true), (2_000, false)] {
             let sent = AtomicU64::new(0);
-            let answer = sender.watched(sending(&sent, each), &sent, 10_000_000);
-            let answer = timeout(patience, answer).await;
+            let answer = sender.await_upload(sending(&sent, each), &sent, 10_000_000);
+            let answer = timeout(test_timeout, answer).await;
             let stalled = matches!(answer, Ok(Err(RegistryError::Stalled)));
             assert_eq!(stalled, is_given_up, "{each} bytes in a second");
         }
-        // All went out before the first look, so the answer is waited for longer.
+        // All bytes were sent before the first check, so the timeout for the response applies.
         let sent = AtomicU64::new(0);
-        let answer = sender.watched(sending(&sent, 1), &sent, 20);
-        assert!(timeout(patience, answer).await.is_err());
+        let answer = sender.await_upload(sending(&sent, 1), &sent, 20);
+        assert!(timeout(test_timeout, answer).await.is_err());
     }
 
     #[test]
-    fn a_wish_to_be_left_alone_is_in_seconds_or_by_the_others_clock() {
-        let wish = |all: &[(&'static str, &str)]| retry_after(&headers(all));
+    fn retry_after_is_in_seconds_or_a_date_of_the_server() {
+        let delay = |all: &[(&'static str, &str)]| parse_retry_after(&headers(all));
         assert_eq!(
-            wish(&[("retry-after", "120")]),
+            delay(&[("retry-after", "120")]),
             Some(Duration::from_mins(2))
         );
         let until = "Fri, 31 Dec 1999 23:59:59 GMT";
         let date = "Fri, 31 Dec 1999 23:59:29 GMT";
         assert_eq!(
-            wish(&[("retry-after", until), ("date", date)]),
+            delay(&[("retry-after", until), ("date", date)]),
             Some(Duration::from_secs(30))
         );
         assert_eq!(
-            wish(&[("retry-after", date), ("date", until)]),
+            delay(&[("retry-after", date), ("date", until)]),
             Some(Duration::ZERO)
         );
-        assert_eq!(wish(&[("retry-after", until)]), None);
-        assert_eq!(wish(&[("retry-after", "soon")]), None);
-        assert_eq!(wish(&[("retry-after", "-1")]), None);
-        assert_eq!(wish(&[]), None);
-        let day = Some(Duration::from_secs(LONGEST_WISH));
-        assert_eq!(wish(&[("retry-after", "99999999999999999999999")]), day);
+        assert_eq!(delay(&[("retry-after", until)]), None);
+        assert_eq!(delay(&[("retry-after", "soon")]), None);
+        assert_eq!(delay(&[("retry-after", "-1")]), None);
+        assert_eq!(delay(&[]), None);
+        let day = Some(Duration::from_secs(MAX_RETRY_AFTER_SECONDS));
+        assert_eq!(delay(&[("retry-after", "99999999999999999999999")]), day);
     }
 
     #[test]
-    fn no_answer_leads_away_from_tls_or_to_what_is_no_address() {
+    fn redirects_keep_tls_and_lead_to_valid_addresses() {
         let at = |from: &str, to: &str| {
             let from = Url::parse(from).unwrap();
-            location(&from, &headers(&[("location", to)])).map(|url| url.to_string())
+            parse_location(&from, &headers(&[("location", to)])).map(|url| url.to_string())
         };
         let next = at("https://one.example/v2/a", "/v2/b?c=d").unwrap();
         assert_eq!(next, "https://one.example/v2/b?c=d");
@@ -444,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_known_by_its_names() {
+    fn loopback_addresses_are_recognised() {
         for (address, here) in [
             ("http://localhost:5000/", true),
             ("http://127.1.2.3/", true),
@@ -452,7 +471,11 @@ mod tests {
             ("http://192.0.2.1/", false),
             ("http://localhost.example/", false),
         ] {
-            assert_eq!(is_here(&Url::parse(address).unwrap()), here, "{address}");
+            assert_eq!(
+                is_loopback(&Url::parse(address).unwrap()),
+                here,
+                "{address}"
+            );
         }
     }
 }

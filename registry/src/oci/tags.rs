@@ -1,4 +1,4 @@
-//! The tags of a repository, page by page.
+//! Reads the tags of a repository page by page.
 
 use std::collections::HashSet;
 
@@ -7,143 +7,156 @@ use reqwest::header::{HeaderMap, LINK};
 use serde::Deserialize;
 use url::Url;
 
-use super::send::{Ask, elsewhere};
-use super::{Door, pulling};
-use crate::error::{Got, RegistryError, malformed};
+use super::send::{HttpRequest, forbidden_address};
+use super::{RegistryClient, pull_scope};
+use crate::error::{RegistryError, RegistryResult, malformed};
 use crate::source::{Repository, Tag};
 
-/// One page of a list of tags.
+/// A page of a tag list.
 #[derive(Deserialize)]
-struct Page {
+struct TagPage {
     tags: Option<Vec<String>>,
 }
 
-/// What was read of a list of tags so far.
+/// State of reading a tag list.
 #[derive(Default)]
-struct Reading {
-    found: Vec<Tag>,
-    known: HashSet<String>,
+struct TagListReader {
+    tags: Vec<Tag>,
+    seen: HashSet<String>,
     visited: HashSet<Url>,
 }
 
-/// How the list goes on.
-enum Next {
-    /// The registry says where.
+/// The next page of a tag list.
+enum NextPage {
+    /// The registry gave a link to it.
     Linked(Url),
-    /// The page is as long as was asked for, and nothing is said: there may be more behind its last tag.
-    Behind(String),
-    /// It does not.
+    /// The page is full and has no link, so there may be more tags after this one.
+    After(String),
+    /// This was the last page.
     End,
 }
 
-impl Door {
-    /// The tags of a repository.
-    pub(super) async fn tags(&self, repository: &Repository) -> Got<Vec<Tag>> {
+impl RegistryClient {
+    /// Lists the tags of a repository.
+    pub(super) async fn tags(&self, repository: &Repository) -> RegistryResult<Vec<Tag>> {
         let limits = &self.sender.limits;
         let plain = self.url(repository, &["tags", "list"])?;
-        let numbered = with(&plain, &[("n", &limits.tags_at_once.to_string())]);
-        // How each page is asked for that the registry does not name itself.
-        let mut way = &numbered;
-        let mut url = way.clone();
-        let mut reading = Reading::default();
+        let numbered = with_query(&plain, &[("n", &limits.tags_per_page.to_string())]);
+        // Base of the URLs of pages without a link.
+        let mut first_page = &numbered;
+        let mut url = first_page.clone();
+        let mut reading = TagListReader::default();
         for _ in 0..limits.tag_pages {
             if !reading.visited.insert(url.clone()) {
-                return Err(malformed("list of tags", "a page leads to one before it"));
+                return Err(malformed("tag list", "a page links to an earlier one"));
             }
             let is_first = reading.visited.len() == 1;
             let answer = self.tag_page(&url, repository).await;
             let (headers, page) = match answer {
-                // Some do not know that one can ask for so many; later pages are asked for without a number, too.
+                // Some registries do not support page sizes. Later pages are requested without one
+                // too.
                 Err(RegistryError::Status(400)) if is_first => {
-                    way = &plain;
-                    url = way.clone();
+                    first_page = &plain;
+                    url = first_page.clone();
                     reading.visited.insert(url.clone());
                     self.tag_page(&url, repository).await?
                 }
                 answer => answer?,
             };
-            match self.take(&mut reading, &url, &headers, page)? {
-                Next::Linked(next) => url = next,
-                Next::Behind(last) => url = with(way, &[("last", &last)]),
-                Next::End => return Ok(reading.found),
+            match self.add_page(&mut reading, &url, &headers, page)? {
+                NextPage::Linked(next) => url = next,
+                NextPage::After(last) => url = with_query(first_page, &[("last", &last)]),
+                NextPage::End => return Ok(reading.tags),
             }
         }
         let limit = u64::from(limits.tag_pages);
         Err(RegistryError::TooLarge { limit })
     }
 
-    async fn tag_page(&self, url: &Url, repository: &Repository) -> Got<(HeaderMap, Page)> {
-        let ask = Ask::new(Method::GET, url.clone());
-        let limit = self.sender.limits.tag_page;
-        let (headers, text) = self.fetch(&ask, &pulling(repository), limit).await?;
+    async fn tag_page(
+        &self,
+        url: &Url,
+        repository: &Repository,
+    ) -> RegistryResult<(HeaderMap, TagPage)> {
+        let request = HttpRequest::new(Method::GET, url.clone());
+        let limit = self.sender.limits.tag_page_bytes;
+        let (headers, text) = self.fetch(&request, &pull_scope(repository), limit).await?;
         let page = serde_json::from_slice(&text)
-            .map_err(|error| malformed("list of tags", error.to_string()))?;
+            .map_err(|error| malformed("tag list", error.to_string()))?;
         Ok((headers, page))
     }
 
-    /// Takes what is on a page.
-    fn take(&self, reading: &mut Reading, url: &Url, headers: &HeaderMap, page: Page) -> Got<Next> {
+    /// Adds the tags of a page and determines the next one.
+    fn add_page(
+        &self,
+        reading: &mut TagListReader,
+        url: &Url,
+        headers: &HeaderMap,
+        page: TagPage,
+    ) -> RegistryResult<NextPage> {
         let limits = &self.sender.limits;
-        let before = reading.known.len();
+        let before = reading.seen.len();
         let tags = page.tags.unwrap_or_default();
         let (count, last) = (tags.len() as u64, tags.last().cloned());
         for text in tags {
-            // What is no tag cannot be asked for.
+            // An invalid tag cannot be requested.
             let Ok(tag) = text.parse::<Tag>() else {
                 continue;
             };
-            if reading.known.insert(text) {
-                reading.found.push(tag);
+            if reading.seen.insert(text) {
+                reading.tags.push(tag);
             }
         }
-        if reading.found.len() as u64 > limits.tags {
+        if reading.tags.len() as u64 > limits.tags {
             let limit = limits.tags;
             return Err(RegistryError::TooLarge { limit });
         }
         let mut links = headers.get_all(LINK).iter();
-        let link = links.find_map(|link| next_page(link.to_str().ok()?));
+        let link = links.find_map(|link| parse_next_link(link.to_str().ok()?));
         if let Some(link) = link {
             let next = url
                 .join(link)
-                .map_err(|error| malformed("list of tags", error.to_string()))?;
+                .map_err(|error| malformed("tag list", error.to_string()))?;
             let is_named = !next.username().is_empty() || next.password().is_some();
             if next.origin() != url.origin() || is_named {
-                return Err(elsewhere(&next));
+                return Err(forbidden_address(&next));
             }
-            return Ok(Next::Linked(next));
+            return Ok(NextPage::Linked(next));
         }
-        let has_news = reading.known.len() > before;
+        let has_new_tags = reading.seen.len() > before;
         Ok(match last {
-            Some(last) if count == limits.tags_at_once && has_news => Next::Behind(last),
-            _ => Next::End,
+            Some(last) if count == limits.tags_per_page && has_new_tags => NextPage::After(last),
+            _ => NextPage::End,
         })
     }
 }
 
-fn with(url: &Url, pairs: &[(&str, &str)]) -> Url {
+fn with_query(url: &Url, pairs: &[(&str, &str)]) -> Url {
     let mut url = url.clone();
     url.query_pairs_mut().extend_pairs(pairs);
     url
 }
 
-/// The address of the next page that the value of a `Link` names. Any text can be read.
-pub fn next_page(text: &str) -> Option<&str> {
+/// Target of the first link with the relation `next` in the value of a `Link` header.
+pub fn parse_next_link(text: &str) -> Option<&str> {
     let mut rest = text;
     while let Some((_, behind)) = rest.split_once('<') {
-        let (target, said) = behind.split_once('>')?;
-        // What is said of one link ends where the next begins.
-        let own = said.split_once('<').map_or(said, |(own, _)| own);
-        if own.split([';', ',']).any(is_next) {
+        let (target, after_target) = behind.split_once('>')?;
+        // The parameters of a link end where the next link starts.
+        let own = after_target
+            .split_once('<')
+            .map_or(after_target, |(own, _)| own);
+        if own.split([';', ',']).any(is_next_relation) {
             return Some(target);
         }
-        rest = said;
+        rest = after_target;
     }
     None
 }
 
-/// Whether one of the things said of a link is that it leads to the next page.
-fn is_next(said: &str) -> bool {
-    let Some((name, value)) = said.split_once('=') else {
+/// Whether a parameter of a link is the relation `next`.
+fn is_next_relation(parameter: &str) -> bool {
+    let Some((name, value)) = parameter.split_once('=') else {
         return false;
     };
     let mut kinds = value.trim().trim_matches('"').split_whitespace();
@@ -157,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_page_is_the_one_that_is_called_so() {
+    fn the_next_page_is_the_link_with_that_relation() {
         for (text, next) in [
             (
                 "</v2/a/tags/list?last=b&n=2>; rel=\"next\"",
@@ -172,19 +185,19 @@ mod tests {
             ("rel=\"next\"", None),
             ("", None),
         ] {
-            assert_eq!(next_page(text), next, "{text}");
+            assert_eq!(parse_next_link(text), next, "{text}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "\\PC*") {
-            next_page(&text);
+        fn any_text_can_be_parsed(text in "\\PC*") {
+            parse_next_link(&text);
         }
 
         #[test]
-        fn any_text_of_signs_is_read(text in "[<>;,=\" nextrl]*") {
-            next_page(&text);
+        fn any_delimiters_can_be_parsed(text in "[<>;,=\" nextrl]*") {
+            parse_next_link(&text);
         }
     }
 }

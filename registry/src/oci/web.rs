@@ -1,4 +1,4 @@
-//! Files that lie beside a registry or somewhere else in the network.
+//! Files outside of a registry.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -7,128 +7,142 @@ use reqwest::{Method, StatusCode};
 use url::{Origin, Url};
 
 use super::auth;
-use super::body::{Coming, body};
-use super::pull::skipped;
-use super::send::{Ask, Sender, Tries, checked, names_of};
+use super::body::{ResponseBody, into_stream};
+use super::pull::bytes_to_skip;
+use super::send::{HttpRequest, HttpSender, Retries, check_status, host_names};
 use crate::address::{Access, Address};
-use crate::error::{Got, RegistryError, malformed};
-use crate::source::Body;
+use crate::error::{RegistryError, RegistryResult, malformed};
+use crate::source::BlobStream;
 
-/// The longest name of a version that is kept.
-const LONGEST_ETAG: usize = 1024;
+/// Longest `ETag` that is stored, in bytes.
+const MAX_ETAG_BYTES: usize = 1024;
 
-/// What a file gives that may be known already.
+/// Result of a conditional request for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fetched {
-    /// It is still the one that is known.
-    Same,
-    /// It is another one.
+pub enum FetchResult {
+    /// The file has not changed since the version of that `ETag`.
+    Unchanged,
+    /// The file is new or has changed.
     New {
-        /// The whole of it.
+        /// Content of the file.
         bytes: Bytes,
-        /// How this version of it is called.
+        /// `ETag` of this version, if the server sent one.
         etag: Option<String>,
     },
 }
 
-/// Fetches files. Only the registry's own host and those on a list are asked, wherever an address leads.
+/// Client for files. It contacts only the host of the registry and the allowed hosts, also when it
+/// follows redirects.
 #[derive(Debug)]
-pub struct Web {
-    sender: Sender,
-    own: Option<Origin>,
+pub struct WebClient {
+    sender: HttpSender,
+    registry_origin: Option<Origin>,
     credentials: Option<HeaderValue>,
 }
 
-impl Web {
-    /// One that asks the host of a registry, and the hosts in `allow`, which are written with or without a port.
-    pub fn new(access: &Access, allow: &[String]) -> Got<Self> {
+impl WebClient {
+    /// Creates a client for the host of a registry and the hosts in `allow`, written with or
+    /// without port.
+    pub fn new(access: &Access, allow: &[String]) -> RegistryResult<Self> {
         let mut hosts = allow.to_vec();
         let own = match &access.address {
             Address::Http(url) => {
-                hosts.push(names_of(url).1);
+                hosts.push(host_names(url).1);
                 Some(url.origin())
             }
             Address::Layout(_) => None,
         };
         Ok(Self {
-            sender: Sender::new(access)?.only(hosts),
-            own,
-            credentials: auth::beforehand(&access.credentials),
+            sender: HttpSender::new(access)?.with_allowed_hosts(hosts),
+            registry_origin: own,
+            credentials: auth::preemptive_header(&access.credentials),
         })
     }
 
-    /// Fetches a file that is not larger than allowed, if it is not the version that is known.
-    pub async fn fetch(&self, url: &Url, etag: Option<&str>, limit: u64) -> Got<Fetched> {
-        let mut ask = Ask::new(Method::GET, url.clone());
-        // A name that cannot be sent is as good as none.
-        let known = etag.and_then(|etag| HeaderValue::from_str(etag).ok());
-        if let Some(known) = known {
-            ask.headers.insert(IF_NONE_MATCH, known);
+    /// Fetches a file of at most `limit` bytes, unless it still has this `ETag`.
+    pub async fn fetch(
+        &self,
+        url: &Url,
+        etag: Option<&str>,
+        limit: u64,
+    ) -> RegistryResult<FetchResult> {
+        let mut request = HttpRequest::new(Method::GET, url.clone());
+        // An ETag that is not a valid header is ignored.
+        let if_none_match = etag.and_then(|etag| HeaderValue::from_str(etag).ok());
+        if let Some(if_none_match) = if_none_match {
+            request.headers.insert(IF_NONE_MATCH, if_none_match);
         }
-        let mut tries = self.sender.tries();
+        let mut tries = self.sender.retries();
         loop {
-            match self.fetch_once(&ask, limit).await {
+            match self.fetch_once(&request, limit).await {
                 Ok(fetched) => return Ok(fetched),
-                Err(error) => tries.pause(error).await?,
+                Err(error) => tries.wait_or_fail(error).await?,
             }
         }
     }
 
-    async fn fetch_once(&self, ask: &Ask, limit: u64) -> Got<Fetched> {
+    async fn fetch_once(&self, request: &HttpRequest, limit: u64) -> RegistryResult<FetchResult> {
         let answer = self
             .sender
-            .once(ask, self.credentials_for(&ask.url))
+            .send_once(request, self.credentials_for(&request.url))
             .await?;
-        let is_known = ask.headers.contains_key(IF_NONE_MATCH);
+        let is_known = request.headers.contains_key(IF_NONE_MATCH);
         if answer.status() == StatusCode::NOT_MODIFIED && is_known {
-            return Ok(Fetched::Same);
+            return Ok(FetchResult::Unchanged);
         }
-        let answer = checked(answer)?;
+        let answer = check_status(answer)?;
         if answer.status() != StatusCode::OK {
             return Err(RegistryError::Status(answer.status().as_u16()));
         }
-        let etag = etag_of(answer.headers());
-        let bytes = self.sender.read(answer, limit).await?;
-        Ok(Fetched::New { bytes, etag })
+        let etag = etag_from_headers(answer.headers());
+        let bytes = self.sender.read_body(answer, limit).await?;
+        Ok(FetchResult::New { bytes, etag })
     }
 
-    /// A file from a byte on. Whether there is one is told at once; what breaks off later is for the caller to take up
-    /// again, for only its digest tells whether it is still the same file.
-    pub async fn open(&self, url: &Url, from: u64) -> Got<Body> {
-        let mut ask = Ask::new(Method::GET, url.clone());
+    /// Opens a file at an offset. A missing file is reported at once. The caller must resume
+    /// interrupted transfers, because only the digest shows whether the file is still the same.
+    pub async fn open(&self, url: &Url, from: u64) -> RegistryResult<BlobStream> {
+        let mut request = HttpRequest::new(Method::GET, url.clone());
         if from > 0 {
             let range = HeaderValue::from_str(&format!("bytes={from}-"));
             let range = range.map_err(|_| malformed("range", "it cannot be written"))?;
-            ask.headers.insert(RANGE, range);
+            request.headers.insert(RANGE, range);
         }
-        let mut tries = self.sender.tries();
+        let mut tries = self.sender.retries();
         let answer = loop {
-            let answer = self.sender.once(&ask, self.credentials_for(url)).await;
-            match answer.and_then(checked) {
+            let answer = self
+                .sender
+                .send_once(&request, self.credentials_for(url))
+                .await;
+            match answer.and_then(check_status) {
                 Ok(answer) => break answer,
-                // There is nothing behind the end.
+                // The offset is at or after the end of the file.
                 Err(RegistryError::Status(416)) => return Ok(Box::pin(stream::empty())),
-                Err(error) => tries.pause(error).await?,
+                Err(error) => tries.wait_or_fail(error).await?,
             }
         };
-        let skip = skipped(&answer, from)?;
-        Ok(body(Coming::new(answer, &self.sender.limits, skip)))
+        let skip = bytes_to_skip(&answer, from)?;
+        Ok(into_stream(ResponseBody::new(
+            answer,
+            &self.sender.limits,
+            skip,
+        )))
     }
 
-    /// How often a file is taken up again that breaks off.
-    pub(crate) fn tries(&self) -> Tries {
-        self.sender.tries()
+    /// Retries for interrupted transfers of a file.
+    pub(crate) fn retries(&self) -> Retries {
+        self.sender.retries()
     }
 
-    /// The credentials are for the registry's own host.
+    /// Credentials, if the URL is on the host of the registry.
     fn credentials_for(&self, url: &Url) -> Option<&HeaderValue> {
-        let is_own = self.own.as_ref() == Some(&url.origin());
+        let is_own = self.registry_origin.as_ref() == Some(&url.origin());
         self.credentials.as_ref().filter(|_| is_own)
     }
 }
 
-/// How a version of a file is called.
-fn etag_of(headers: &HeaderMap) -> Option<String> {
+/// `ETag` of a response.
+fn etag_from_headers(headers: &HeaderMap) -> Option<String> {
     let etag = headers.get(ETAG)?.to_str().ok()?;
-    (etag.len() <= LONGEST_ETAG).then(|| etag.to_owned())
+    (etag.len() <= MAX_ETAG_BYTES).then(|| etag.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Single values of a profile.
+//! Values in the `spec` of a profile.
 
 use std::collections::BTreeMap;
 
@@ -6,104 +6,103 @@ use url::Url;
 
 use crate::finding::{Finding, FindingKind};
 
-/// The longest address, in bytes: it is looked up by.
-const MAX_ADDRESS: usize = 500;
+/// Longest URL, in bytes. URLs are used as index keys.
+const MAX_URL_BYTES: usize = 500;
 
-/// The values below `spec`.
-pub(super) struct Fields<'a>(pub &'a BTreeMap<&'static str, String>);
+/// The text values in `spec`.
+pub(super) struct SpecFields<'a>(pub &'a BTreeMap<&'static str, String>);
 
-impl Fields<'_> {
-    /// The text of a value; empty if it is not there.
+impl SpecFields<'_> {
+    /// Text of a value; empty if it is missing.
     pub fn text(&self, key: &'static str) -> String {
         self.0.get(key).cloned().unwrap_or_default()
     }
 
-    /// The text of a value that must be there.
-    pub fn given(&self, key: &'static str) -> Result<String, Finding> {
+    /// Text of a required value.
+    pub fn required(&self, key: &'static str) -> Result<String, Finding> {
         match self.text(key) {
-            text if text.is_empty() => Err(bad(key, "must be given")),
+            text if text.is_empty() => Err(bad_field(key, "a value is required")),
             text => Ok(text),
         }
     }
 
-    /// The value that a word stands for.
-    pub fn one_of<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Result<T, Finding> {
-        let given = self.given(key)?;
-        let found = words.iter().find(|(word, _)| *word == given);
-        found.map(|(_, value)| *value).ok_or_else(|| {
-            let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            bad(key, format!("{given:?} is none of {}", known.join(", ")))
+    /// The value that belongs to a name.
+    pub fn one_of<T: Copy>(&self, key: &'static str, choices: &[(&str, T)]) -> Result<T, Finding> {
+        let text = self.required(key)?;
+        let choice = choices.iter().find(|(name, _)| *name == text);
+        choice.map(|(_, value)| *value).ok_or_else(|| {
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            bad_field(key, format!("{text:?} is not one of {}", names.join(", ")))
         })
     }
 
-    /// Where a file lies: an address, or a path below the place where the registry has its files; empty if it is not
-    /// said.
+    /// URL of a file, or a path relative to the files of the registry; empty if it is missing.
     pub fn url(&self, key: &'static str) -> Result<String, Finding> {
         let url = self.text(key);
-        if url.len() > MAX_ADDRESS {
-            return Err(bad(key, format!("longer than {MAX_ADDRESS} bytes")));
+        if url.len() > MAX_URL_BYTES {
+            return Err(bad_field(key, format!("longer than {MAX_URL_BYTES} bytes")));
         }
-        if url.is_empty() || is_address(&url) || is_path(&url) {
+        if url.is_empty() || is_https_url(&url) || is_relative_path(&url) {
             return Ok(url);
         }
-        let why = "must be an https address, or a path that stays where it begins";
-        Err(bad(key, why))
+        let why = "must be an https URL, or a relative path without `..`";
+        Err(bad_field(key, why))
     }
 }
 
-fn bad(key: &str, why: impl AsRef<str>) -> Finding {
+fn bad_field(key: &str, why: impl AsRef<str>) -> Finding {
     Finding::about(FindingKind::BadField, format!("spec.{key}"), why)
 }
 
-/// Whether it is an https address with a host and without a user. What stands behind its path leads nowhere, so slashes
-/// may be hidden there.
-fn is_address(url: &str) -> bool {
+/// Whether a text is an https URL with a host and without a user. Encoded slashes are allowed after
+/// the path only, because they have no effect there.
+fn is_https_url(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("https://") else {
         return false;
     };
-    let (host, rest) = before(rest, &['/', '?', '#']);
-    let (path, more) = before(rest, &['?', '#']);
+    let (host, rest) = split_before(rest, &['/', '?', '#']);
+    let (path, more) = split_before(rest, &['?', '#']);
     let in_host = |b: u8| b.is_ascii_alphanumeric() || b".-:[]".contains(&b);
     let is_plain = |byte: Option<u8>| byte.is_some_and(|byte| !byte.is_ascii_control());
     !host.is_empty()
         && host.bytes().all(in_host)
         && rest.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
         && path.split('/').all(|part| part != "..")
-        && !hides_something(path)
-        && escaped(more).all(is_plain)
-        // It knows what a host and a port are.
+        && !has_unsafe_escape(path)
+        && percent_escapes(more).all(is_plain)
+        // Leave the syntax of host and port to the parser.
         && Url::parse(url).is_ok_and(|url| url.has_host())
 }
 
-/// What stands before the first of some marks, and the rest with the mark.
-fn before<'a>(text: &'a str, marks: &[char]) -> (&'a str, &'a str) {
+/// Splits a text before the first of some characters.
+fn split_before<'a>(text: &'a str, marks: &[char]) -> (&'a str, &'a str) {
     text.split_at(text.find(marks).unwrap_or(text.len()))
 }
 
-/// Whether it is a relative path that does not lead out: each part is a name.
-fn is_path(url: &str) -> bool {
+/// Whether a text is a relative path of plain names, which cannot leave its base.
+fn is_relative_path(url: &str) -> bool {
     let inside = |b: u8| b.is_ascii_alphanumeric() || b"-_.~+@=,%!()&;".contains(&b);
     let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.bytes().all(inside);
-    url.split('/').all(is_name) && !hides_something(url)
+    url.split('/').all(is_name) && !has_unsafe_escape(url)
 }
 
-/// Whether a percent sign stands for something that has a meaning in a path: a slash, a backslash, a dot, another
-/// percent sign or a character of control.
-fn hides_something(path: &str) -> bool {
+/// Whether a text has a percent-encoded character with a meaning in paths: a slash, a backslash, a
+/// dot, a percent sign or a control character. Invalid escapes count too.
+fn has_unsafe_escape(path: &str) -> bool {
     let means_something = |byte: u8| byte.is_ascii_control() || b"/\\.%".contains(&byte);
-    escaped(path).any(|byte| byte.is_none_or(means_something))
+    percent_escapes(path).any(|byte| byte.is_none_or(means_something))
 }
 
-/// What each percent sign stands for; None where no two digits follow it.
-fn escaped(text: &str) -> impl Iterator<Item = Option<u8>> {
+/// The percent-encoded bytes; `None` for an invalid escape.
+fn percent_escapes(text: &str) -> impl Iterator<Item = Option<u8>> {
     text.split('%').skip(1).map(|rest| {
         let digits = rest.get(..2)?;
         u8::from_str_radix(digits, 16).ok()
     })
 }
 
-/// Where in the profile a value stands that has another name in an OS resource.
-pub(super) fn path(field: &str) -> String {
+/// Path in the profile of a field of an OS resource.
+pub(super) fn yaml_path(field: &str) -> String {
     let key = match field {
         "metadata" => return "metadata".to_owned(),
         "imageId" => "osImageVersion",
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_lies_at_an_https_address_or_below_the_files() {
+    fn a_file_url_is_https_or_a_relative_path() {
         for good in [
             "https://cloud-images.ubuntu.com/releases/22.04/release-20250228/x.img",
             "https://files.example:8443/a%20b?version=1",
@@ -136,7 +135,7 @@ mod tests {
             "files-edge-orch/repository/microvisor/non_rt/edge-3.0.raw.gz",
             "a%2bb",
         ] {
-            assert!(is_address(good) || is_path(good), "{good}");
+            assert!(is_https_url(good) || is_relative_path(good), "{good}");
         }
         for bad in [
             "http://files.example/x",
@@ -182,7 +181,7 @@ mod tests {
             "a#b",
             "%é2",
         ] {
-            assert!(!is_address(bad) && !is_path(bad), "{bad}");
+            assert!(!is_https_url(bad) && !is_relative_path(bad), "{bad}");
         }
     }
 }

@@ -24,10 +24,10 @@ spec:
 ";
 
 fn read(yaml: &str) -> Result<Profile, Finding> {
-    profile("edge.yaml", yaml.as_bytes())
+    read_profile("edge.yaml", yaml.as_bytes())
 }
 
-/// The profile with a line in the place of the one that begins so; an empty one takes it out.
+/// The profile with one line replaced, found by its key; an empty line removes the value.
 fn with(key: &str, line: &str) -> String {
     let is_it = |old: &&str| old.trim_start().starts_with(&format!("{key}:"));
     assert_eq!(EDGE.lines().filter(is_it).count(), 1, "{key}");
@@ -36,7 +36,7 @@ fn with(key: &str, line: &str) -> String {
 }
 
 #[test]
-fn a_profile_says_what_an_operating_system_is() {
+fn a_profile_is_read_completely() {
     let profile = read(EDGE).expect("a profile");
     let spec = &profile.spec;
     assert_eq!(
@@ -59,7 +59,7 @@ fn a_profile_says_what_an_operating_system_is() {
 }
 
 #[test]
-fn what_is_written_is_taken_as_text() {
+fn values_are_read_as_text() {
     for (written, text) in [
         ("yes", "yes"),
         ("3.10", "3.10"),
@@ -77,7 +77,7 @@ fn what_is_written_is_taken_as_text() {
 }
 
 #[test]
-fn each_bad_value_is_named() {
+fn each_bad_value_is_named_in_its_finding() {
     let zeros = format!("  osImageSha256: '{}'", "0".repeat(64));
     for (key, line, field) in [
         ("name", "", "spec.name"),
@@ -131,7 +131,7 @@ fn each_bad_value_is_named() {
     );
 }
 
-/// The profile with these signatures of its image.
+/// The profile with these image signatures.
 fn signed(signatures: &[&str]) -> String {
     let lines = signatures.iter().map(|one| format!("\n    - {one}"));
     with(
@@ -161,7 +161,7 @@ fn the_signatures_of_an_image_are_taken_as_they_are_written() {
 }
 
 #[test]
-fn a_signature_of_an_image_that_is_none_is_named() {
+fn an_invalid_image_signature_is_named_in_its_finding() {
     let key = "0123456789abcdef".repeat(4);
     let good = format!("{key}:MEUC");
     let long = format!("{key}:{}", "A".repeat(192));
@@ -212,7 +212,7 @@ fn a_package_based_system_needs_no_image() {
 
 #[test]
 fn a_file_holds_the_profile_that_it_is_named_after() {
-    let kind = |file: &str| profile(file, EDGE.as_bytes()).expect_err(file).kind;
+    let kind = |file: &str| read_profile(file, EDGE.as_bytes()).expect_err(file).kind;
     assert_eq!(kind("other.yaml"), FindingKind::OtherProfile);
     for file in [
         "edge",
@@ -244,7 +244,7 @@ fn unknown_keys_are_remarked_on() {
 }
 
 #[test]
-fn what_yaml_can_do_besides_is_refused() {
+fn other_features_of_yaml_are_refused() {
     let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n";
     let deep = format!("deep: {}{}\n", "[".repeat(20), "]".repeat(20));
     let wide = format!("wide: [{}]\n", "x,".repeat(2_500));
@@ -278,7 +278,7 @@ fn what_yaml_can_do_besides_is_refused() {
 }
 
 #[test]
-fn what_is_no_profile_is_refused() {
+fn an_invalid_profile_is_refused() {
     for (yaml, kind) in [
         ("", FindingKind::NotAProfile),
         ("metadata: {}", FindingKind::NotAProfile),
@@ -290,9 +290,9 @@ fn what_is_no_profile_is_refused() {
         assert_eq!(read(yaml).expect_err(yaml).kind, kind, "{yaml}");
     }
     assert_eq!(
-        profile("edge.yaml", b"\xff").unwrap_err().kind,
+        read_profile("edge.yaml", b"\xff").unwrap_err().kind,
         FindingKind::Yaml
     );
-    let large = EDGE.to_owned() + &"# nothing\n".repeat(MAX_BYTES / 10);
+    let large = EDGE.to_owned() + &"# nothing\n".repeat(MAX_PROFILE_BYTES / 10);
     assert_eq!(read(&large).unwrap_err().kind, FindingKind::TooLarge);
 }

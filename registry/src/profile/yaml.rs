@@ -1,4 +1,4 @@
-//! The YAML of a profile, as texts. What YAML can do besides is refused: anchors, tags, merged or repeated keys.
+//! Parser for the YAML of a profile. Anchors, tags, merge keys and repeated keys are refused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, Options};
 
 use crate::finding::{Finding, FindingKind};
 
-/// The keys below `spec` whose values are texts.
-const TEXTS: [&str; 14] = [
+/// Keys in `spec` whose values are texts.
+const TEXT_KEYS: [&str; 14] = [
     "architecture",
     "description",
     "name",
@@ -26,22 +26,22 @@ const TEXTS: [&str; 14] = [
     "type",
 ];
 
-/// A profile as it is written. A value that is empty or null is an empty text.
+/// A profile as written. An empty or null value is an empty text.
 #[derive(Debug, Default)]
-pub(super) struct Document {
+pub(super) struct ProfileDocument {
     pub metadata: BTreeMap<String, String>,
     pub spec: BTreeMap<&'static str, String>,
     pub bundle: BTreeMap<String, String>,
     pub signatures: Vec<String>,
-    /// Keys that no profile has.
+    /// Unknown keys.
     pub unknown: Vec<String>,
 }
 
-/// Reads the YAML of a profile.
-pub(super) fn read(yaml: &[u8]) -> Result<Document, Finding> {
+/// Parses the YAML of a profile.
+pub(super) fn read(yaml: &[u8]) -> Result<ProfileDocument, Finding> {
     let bad = |why: String| Finding::new(FindingKind::Yaml, why);
     let text = str::from_utf8(yaml).map_err(|error| bad(format!("it is not UTF-8: {error}")))?;
-    // Some editors put a byte order mark before a text. It is no part of it.
+    // Some editors write a byte order mark at the start of a text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('<') {
         return Err(Finding::new(FindingKind::NotAProfile, "it is a web page"));
@@ -49,14 +49,14 @@ pub(super) fn read(yaml: &[u8]) -> Result<Document, Finding> {
     if text.trim().is_empty() {
         return Err(Finding::new(FindingKind::NotAProfile, "it is empty"));
     }
-    let root: Root = serde_saphyr::from_str_with_options(text, options())
+    let root: ProfileRoot = serde_saphyr::from_str_with_options(text, options())
         .map_err(|error| bad(error.to_string()))?;
     let Some(spec) = root.spec else {
         return Err(Finding::new(FindingKind::NotAProfile, "it has no spec"));
     };
     let mut unknown = root.unknown;
     unknown.extend(spec.unknown.iter().map(|key| format!("spec.{key}")));
-    Ok(Document {
+    Ok(ProfileDocument {
         metadata: root.metadata.0,
         spec: spec.texts,
         bundle: spec.bundle.0,
@@ -83,36 +83,36 @@ fn options() -> Options {
 }
 
 #[derive(Default)]
-struct Root {
-    metadata: Texts,
-    spec: Option<Spec>,
+struct ProfileRoot {
+    metadata: TextMap,
+    spec: Option<ProfileSpec>,
     unknown: Vec<String>,
 }
 
-impl<'de> Deserialize<'de> for Root {
+impl<'de> Deserialize<'de> for ProfileRoot {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(RootVisitor)
+        deserializer.deserialize_map(ProfileRootVisitor)
     }
 }
 
-struct RootVisitor;
+struct ProfileRootVisitor;
 
-impl<'de> Visitor<'de> for RootVisitor {
-    type Value = Root;
+impl<'de> Visitor<'de> for ProfileRootVisitor {
+    type Value = ProfileRoot;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a profile")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Root, A::Error> {
-        let mut root = Root::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<ProfileRoot, A::Error> {
+        let mut root = ProfileRoot::default();
         while let Some(key) = fields.next_key::<String>()? {
             match key.as_str() {
                 "metadata" => root.metadata = fields.next_value()?,
                 "spec" => root.spec = Some(fields.next_value()?),
-                known => {
+                other => {
                     fields.next_value::<IgnoredAny>()?;
-                    if known != "appVersion" {
+                    if other != "appVersion" {
                         root.unknown.push(key);
                     }
                 }
@@ -123,34 +123,34 @@ impl<'de> Visitor<'de> for RootVisitor {
 }
 
 #[derive(Default)]
-struct Spec {
+struct ProfileSpec {
     texts: BTreeMap<&'static str, String>,
-    bundle: Texts,
+    bundle: TextMap,
     signatures: Vec<String>,
     unknown: Vec<String>,
 }
 
-impl<'de> Deserialize<'de> for Spec {
+impl<'de> Deserialize<'de> for ProfileSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(SpecVisitor)
+        deserializer.deserialize_map(ProfileSpecVisitor)
     }
 }
 
-struct SpecVisitor;
+struct ProfileSpecVisitor;
 
-impl<'de> Visitor<'de> for SpecVisitor {
-    type Value = Spec;
+impl<'de> Visitor<'de> for ProfileSpecVisitor {
+    type Value = ProfileSpec;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("what an operating system is")
+        f.write_str("the spec of a profile")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Spec, A::Error> {
-        let mut spec = Spec::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<ProfileSpec, A::Error> {
+        let mut spec = ProfileSpec::default();
         while let Some(key) = fields.next_key::<String>()? {
-            if let Some(known) = TEXTS.iter().copied().find(|known| *known == key) {
+            if let Some(text_key) = TEXT_KEYS.iter().copied().find(|text_key| *text_key == key) {
                 let text: Option<String> = fields.next_value()?;
-                spec.texts.insert(known, text.unwrap_or_default());
+                spec.texts.insert(text_key, text.unwrap_or_default());
             } else if key == "platformBundle" {
                 spec.bundle = fields.next_value()?;
             } else if key == "osImageSignatures" {
@@ -165,11 +165,11 @@ impl<'de> Visitor<'de> for SpecVisitor {
     }
 }
 
-/// A map of texts, each as it is written.
+/// A map of texts as written.
 #[derive(Default)]
-struct Texts(BTreeMap<String, String>);
+struct TextMap(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for TextMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let texts = BTreeMap::<String, Option<String>>::deserialize(deserializer)?;
         let plain = |(key, text): (String, Option<String>)| (key, text.unwrap_or_default());

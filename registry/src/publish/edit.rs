@@ -1,8 +1,9 @@
-//! Changes one line of a profile and leaves the others as they were written.
+//! Changes one line of a profile and preserves the others as written.
 
-/// Sets a value below a section, as `metadata.release`. A section or a line that is not there is put in. None where the
-/// text is not written one key a line; then nothing can be said about which line it would be.
-pub(super) fn set(text: &str, section: &str, key: &str, value: &str) -> Option<String> {
+/// Sets a value in a section, such as `metadata.release`. A missing section or line is inserted.
+/// Returns `None` if the text does not have one key per line, so the right line cannot be
+/// determined.
+pub(super) fn set_value(text: &str, section: &str, key: &str, value: &str) -> Option<String> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let Some(begin) = lines.iter().position(|line| is_key(line, section)) else {
         let (before, after) = lines.split_at(lines.iter().position(|l| is_key(l, "spec"))?);
@@ -13,14 +14,16 @@ pub(super) fn set(text: &str, section: &str, key: &str, value: &str) -> Option<S
     if !value_of(before.last()?, section).is_empty() {
         return None;
     }
-    let end = rest.iter().position(|line| is_top(line));
+    let end = rest.iter().position(|line| is_top_level(line));
     let (inside, after) = rest.split_at(end.unwrap_or(rest.len()));
-    let indent = inside.iter().find(|line| says_something(line));
+    let indent = inside.iter().find(|line| has_content(line));
     let indent = indent.map_or("  ", |line| indent_of(line));
     if indent.is_empty() {
         return None;
     }
-    let at = inside.iter().position(|line| is_own(line, indent, key));
+    let at = inside
+        .iter()
+        .position(|line| is_key_at_indent(line, indent, key));
     let (above, line, below): (&[&str], Option<&str>, &[&str]) = match at {
         None => (&[], None, inside),
         Some(at) => {
@@ -29,7 +32,7 @@ pub(super) fn set(text: &str, section: &str, key: &str, value: &str) -> Option<S
             (above, Some(*line), below)
         }
     };
-    if line.is_some() && continues(below, indent) {
+    if line.is_some() && has_continuation(below, indent) {
         return None;
     }
     let comment = line.map_or("", |line| comment_of(line.trim_start(), key));
@@ -41,11 +44,11 @@ pub(super) fn set(text: &str, section: &str, key: &str, value: &str) -> Option<S
     Some([&before, glue, &above, &new, &below, &after].concat())
 }
 
-/// Whether a value below a section is not there or says nothing.
+/// Whether a value in a section is missing or empty.
 pub(super) fn is_absent(text: &str, section: &str, key: &str) -> bool {
     let mut lines = text.lines().skip_while(|line| !is_key(line, section));
     lines.next();
-    let mut inside = lines.take_while(|line| !is_top(line));
+    let mut inside = lines.take_while(|line| !is_top_level(line));
     let own = inside.find(|line| is_key(line.trim_start(), key));
     own.is_none_or(|line| {
         let value = value_of(line.trim_start(), key);
@@ -53,7 +56,7 @@ pub(super) fn is_absent(text: &str, section: &str, key: &str) -> bool {
     })
 }
 
-/// Whether a line gives a value to a key; the line begins with it.
+/// Whether a line starts with a key.
 fn is_key(line: &str, key: &str) -> bool {
     let rest = line
         .strip_prefix(key)
@@ -61,17 +64,17 @@ fn is_key(line: &str, key: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-fn is_own(line: &str, indent: &str, key: &str) -> bool {
+fn is_key_at_indent(line: &str, indent: &str, key: &str) -> bool {
     line.strip_prefix(indent)
         .is_some_and(|rest| is_key(rest, key))
 }
 
 /// Whether a line ends a section.
-fn is_top(line: &str) -> bool {
-    says_something(line) && !line.starts_with([' ', '\t'])
+fn is_top_level(line: &str) -> bool {
+    has_content(line) && !line.starts_with([' ', '\t'])
 }
 
-fn says_something(line: &str) -> bool {
+fn has_content(line: &str) -> bool {
     let line = line.trim();
     !line.is_empty() && !line.starts_with('#')
 }
@@ -81,9 +84,9 @@ fn indent_of(line: &str) -> &str {
     line.get(..length).unwrap_or_default()
 }
 
-/// Whether a value goes on in the next lines. Those of a list may stand as far to the left as its key.
-fn continues(below: &[&str], indent: &str) -> bool {
-    let next = below.iter().find(|line| says_something(line));
+/// Whether the value continues on the next lines. List items may have the same indent as their key.
+fn has_continuation(below: &[&str], indent: &str) -> bool {
+    let next = below.iter().find(|line| has_content(line));
     next.is_some_and(|line| {
         let is_of_list = line.trim() == "-" || line.trim_start().starts_with("- ");
         indent_of(line).len() > indent.len() || is_of_list
@@ -97,7 +100,7 @@ fn value_of<'a>(line: &'a str, key: &str) -> &'a str {
     rest.strip_suffix(comment).unwrap_or(rest).trim()
 }
 
-/// The comment behind the value in the line of a key, with the space before it.
+/// The comment after the value in the line of a key, with the space before it.
 fn comment_of<'a>(line: &'a str, key: &str) -> &'a str {
     let rest = after_key(line, key);
     let value = rest.trim_start();
@@ -129,23 +132,23 @@ mod tests {
     #[test]
     fn only_one_line_changes() {
         let text = "# ours\nmetadata:\n  # which\n  release: 0.1.0  # by hand\n  a: \"1\"\nspec:\n  b: x\n";
-        let new = set(text, "metadata", "release", "\"0.2.0\"").unwrap();
+        let new = set_value(text, "metadata", "release", "\"0.2.0\"").unwrap();
         assert_eq!(new, text.replace("0.1.0  # by hand", "\"0.2.0\" # by hand"));
-        let again = set(&new, "metadata", "release", "\"0.3.0\"").unwrap();
+        let again = set_value(&new, "metadata", "release", "\"0.3.0\"").unwrap();
         assert_eq!(again, new.replace("0.2.0", "0.3.0"));
     }
 
     #[test]
-    fn a_line_that_is_not_there_is_put_in() {
+    fn a_missing_line_is_inserted() {
         let text = "metadata:\n    other: 1\nspec:\n  name: x";
-        let new = set(text, "metadata", "release", "\"1.0.0\"").unwrap();
+        let new = set_value(text, "metadata", "release", "\"1.0.0\"").unwrap();
         assert_eq!(
             new,
             "metadata:\n    release: \"1.0.0\"\n    other: 1\nspec:\n  name: x"
         );
-        let new = set("spec:\n  name: x\n", "metadata", "release", "1").unwrap();
+        let new = set_value("spec:\n  name: x\n", "metadata", "release", "1").unwrap();
         assert_eq!(new, "metadata:\n  release: 1\nspec:\n  name: x\n");
-        let new = set(
+        let new = set_value(
             "metadata:\r\nspec:\r\n  a: b\r\n",
             "metadata",
             "release",
@@ -153,12 +156,12 @@ mod tests {
         )
         .unwrap();
         assert_eq!(new, "metadata:\r\n  release: 1\r\nspec:\r\n  a: b\r\n");
-        let new = set("spec:", "spec", "a", "b").unwrap();
+        let new = set_value("spec:", "spec", "a", "b").unwrap();
         assert_eq!(new, "spec:\n  a: b\n");
     }
 
     #[test]
-    fn what_is_not_written_one_key_a_line_stays() {
+    fn other_layouts_than_one_key_a_line_are_not_edited() {
         for text in [
             "",
             "metadata: {release: 1}\nspec:\n  a: b\n",
@@ -168,14 +171,14 @@ mod tests {
             "metadata:\n  release:\n  - 1\nspec:\n",
             "metadata:\n  release:\n  -\nspec:\n",
         ] {
-            assert_eq!(set(text, "metadata", "release", "2"), None, "{text}");
+            assert_eq!(set_value(text, "metadata", "release", "2"), None, "{text}");
         }
     }
 
     #[test]
     fn a_key_of_the_same_name_elsewhere_is_another_one() {
         let text = "metadata:\n  deep:\n    release: 1\nspec:\n  release: 2\n";
-        let new = set(text, "metadata", "release", "3").unwrap();
+        let new = set_value(text, "metadata", "release", "3").unwrap();
         assert_eq!(
             new,
             text.replace("metadata:\n", "metadata:\n  release: 3\n")

@@ -1,4 +1,4 @@
-//! The files that are to be published, as they lie on this machine.
+//! Local files that are to be published.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,35 +6,35 @@ use std::path::Path;
 
 use crate::digest::Hasher;
 use crate::finding::{Finding, FindingKind};
-use crate::layout::part::PIECE;
+use crate::layout::partial_file::CHUNK_BYTES;
 use crate::source::Blob;
 
-/// What a file is in a registry.
-pub(super) fn hash(path: &Path) -> Result<Blob, Finding> {
-    hashed(path).map_err(|error| unreadable(path, &error))
+/// Digest and size of a file.
+pub(super) fn hash_file(path: &Path) -> Result<Blob, Finding> {
+    try_hash_file(path).map_err(|error| unreadable(path, &error))
 }
 
-fn hashed(path: &Path) -> io::Result<Blob> {
+fn try_hash_file(path: &Path) -> io::Result<Blob> {
     let mut file = File::open(path)?;
     let mut hasher = Hasher::default();
-    let mut piece = vec![0; PIECE];
+    let mut chunk = vec![0; CHUNK_BYTES];
     let mut size = 0;
     loop {
-        match file.read(&mut piece)? {
+        match file.read(&mut chunk)? {
             0 => {
                 let digest = hasher.finish();
                 return Ok(Blob { digest, size });
             }
             count => {
-                hasher.update(piece.get(..count).unwrap_or_default());
+                hasher.update(chunk.get(..count).unwrap_or_default());
                 size += count as u64;
             }
         }
     }
 }
 
-/// The whole of a file that is not larger than allowed.
-pub(super) fn read_whole(path: &Path, limit: u64) -> Result<Vec<u8>, Finding> {
+/// Reads a file of at most `limit` bytes.
+pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Finding> {
     let mut content = Vec::new();
     File::open(path)
         .and_then(|file| file.take(limit + 1).read_to_end(&mut content))

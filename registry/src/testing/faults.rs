@@ -1,4 +1,4 @@
-//! What goes wrong when a test wants it to.
+//! Faults that tests inject into a registry.
 
 use std::convert::Infallible;
 use std::io;
@@ -11,80 +11,80 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 
-/// How large a piece of an endless answer is.
-const PIECE: usize = 64 * 1024;
+/// Chunk size of an endless response.
+const CHUNK_BYTES: usize = 64 * 1024;
 
-/// How long an answer that drips waits before each byte.
-const DRIP: Duration = Duration::from_millis(100);
+/// Delay before each byte of a dripping response.
+const DRIP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Something that goes wrong.
+/// A fault to inject.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// With which requests: those whose method and path contain this.
-    pub on: String,
-    /// With how many of them.
+    /// Affects requests whose method and path contain this text.
+    pub request_part: String,
+    /// Number of requests to affect.
     pub times: u32,
-    /// How.
-    pub way: Way,
+    /// Kind of the fault.
+    pub kind: FaultKind,
 }
 
 impl Fault {
-    /// Goes wrong with every request whose method and path contain this.
-    pub fn always(on: &str, way: Way) -> Self {
-        Self::times(on, u32::MAX, way)
+    /// Affects every request whose method and path contain `on`.
+    pub fn always(on: &str, kind: FaultKind) -> Self {
+        Self::times(on, u32::MAX, kind)
     }
 
-    /// Goes wrong so many times.
-    pub fn times(on: &str, times: u32, way: Way) -> Self {
+    /// Affects the first `times` requests whose method and path contain `on`.
+    pub fn times(on: &str, times: u32, kind: FaultKind) -> Self {
         Self {
-            on: on.to_owned(),
+            request_part: on.to_owned(),
             times,
-            way,
+            kind,
         }
     }
 }
 
-/// How something goes wrong.
+/// Kind of a fault.
 #[derive(Clone, Debug)]
-pub enum Way {
-    /// The answer has another status.
+pub enum FaultKind {
+    /// The response has this status.
     Status(u16),
-    /// The answer asks to be left alone.
+    /// The response asks to retry later.
     Busy {
-        /// The status: 429 or 503.
+        /// Status of the response: 429 or 503.
         status: u16,
-        /// For how long, as it is written.
+        /// Value of the `Retry-After` header.
         retry_after: String,
-        /// What the clock says, as it is written.
+        /// Value of the `Date` header.
         date: Option<String>,
     },
-    /// The answer leads to another address.
+    /// The response redirects to this address.
     Redirect(String),
-    /// There is no answer.
+    /// There is no response.
     Silent,
-    /// The answer stops in the middle, and the connection stays.
+    /// The response stops half way, and the connection stays open.
     Stall,
-    /// The connection breaks in the middle of the answer.
+    /// The connection breaks half way through the response.
     Cut,
-    /// The answer comes byte by byte.
+    /// The response arrives byte by byte.
     Slow,
-    /// The answer comes byte by byte, and after each of them nothing comes for a while.
+    /// The response arrives byte by byte, with a delay before each byte.
     Drip,
-    /// One byte of the answer is another.
+    /// One byte of the response is changed.
     Corrupt,
-    /// The answer is a page for people.
+    /// The response is an HTML page.
     Html,
-    /// The answer says that it has so many bytes.
-    SaysLength(u64),
-    /// The answer has so many bytes, and does not say so.
+    /// The response declares this length and then stalls.
+    WrongLength(u64),
+    /// The response has this many bytes and does not declare its length.
     Huge(u64),
 }
 
-/// Does what goes wrong in place of the answer.
-pub(super) async fn spoil(way: Way, answer: Response) -> Response {
-    match way {
-        Way::Status(status) => status_of(status).into_response(),
-        Way::Busy {
+/// Applies a fault to a response.
+pub(super) async fn apply_fault(kind: FaultKind, answer: Response) -> Response {
+    match kind {
+        FaultKind::Status(status) => status_of(status).into_response(),
+        FaultKind::Busy {
             status,
             retry_after,
             date,
@@ -96,64 +96,64 @@ pub(super) async fn spoil(way: Way, answer: Response) -> Response {
             }
             busy
         }
-        Way::Redirect(to) => {
+        FaultKind::Redirect(to) => {
             let mut leading = StatusCode::TEMPORARY_REDIRECT.into_response();
             set(leading.headers_mut(), LOCATION, &to);
             leading
         }
-        Way::Silent => std::future::pending().await,
-        Way::Html => {
+        FaultKind::Silent => std::future::pending().await,
+        FaultKind::Html => {
             let mut page = "<!DOCTYPE html><html><body>Sign in</body></html>".into_response();
             set(page.headers_mut(), CONTENT_TYPE, "text/html");
             page
         }
-        way => spoil_body(way, answer).await,
+        kind => apply_body_fault(kind, answer).await,
     }
 }
 
-async fn spoil_body(way: Way, answer: Response) -> Response {
+async fn apply_body_fault(kind: FaultKind, answer: Response) -> Response {
     let (mut head, body) = answer.into_parts();
-    let whole = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let half = whole.slice(..whole.len() / 2);
-    let length = whole.len() as u64;
-    let (length, body) = match way {
-        Way::Stall => {
+    let content = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let half = content.slice(..content.len() / 2);
+    let length = content.len() as u64;
+    let (length, body) = match kind {
+        FaultKind::Stall => {
             let first = stream::iter([Ok::<_, Infallible>(half)]);
             (
                 Some(length),
                 Body::from_stream(first.chain(stream::pending())),
             )
         }
-        Way::Cut => {
-            // The first half goes out before the connection breaks.
+        FaultKind::Cut => {
+            // The first half is sent before the connection breaks.
             let broken = stream::once(async {
                 tokio::task::yield_now().await;
                 Err(io::Error::other("cut"))
             });
-            let pieces = stream::iter([Ok(half)]).chain(broken);
-            (Some(length), Body::from_stream(pieces))
+            let chunks = stream::iter([Ok(half)]).chain(broken);
+            (Some(length), Body::from_stream(chunks))
         }
-        Way::Slow => {
-            let bytes = whole
+        FaultKind::Slow => {
+            let bytes = content
                 .into_iter()
                 .map(|byte| Ok::<_, Infallible>(vec![byte]));
             (Some(length), Body::from_stream(stream::iter(bytes)))
         }
-        Way::Drip => (Some(length), Body::from_stream(drops(whole))),
-        Way::Corrupt => {
-            let mut bytes = whole.to_vec();
+        FaultKind::Drip => (Some(length), Body::from_stream(drip(content))),
+        FaultKind::Corrupt => {
+            let mut bytes = content.to_vec();
             if let Some(byte) = bytes.last_mut() {
                 *byte ^= 1;
             }
             (Some(length), Body::from(bytes))
         }
-        Way::SaysLength(said) => {
-            // The rest never comes.
-            let pieces = stream::iter([Ok::<_, Infallible>(whole)]).chain(stream::pending());
-            (Some(said), Body::from_stream(pieces))
+        FaultKind::WrongLength(claimed) => {
+            // The rest never arrives.
+            let chunks = stream::iter([Ok::<_, Infallible>(content)]).chain(stream::pending());
+            (Some(claimed), Body::from_stream(chunks))
         }
-        Way::Huge(size) => (None, Body::from_stream(zeros(size))),
-        _ => (Some(length), Body::from(whole)),
+        FaultKind::Huge(size) => (None, Body::from_stream(zeros(size))),
+        _ => (Some(length), Body::from(content)),
     };
     head.headers.remove(CONTENT_LENGTH);
     if let Some(length) = length {
@@ -163,25 +163,27 @@ async fn spoil_body(way: Way, answer: Response) -> Response {
     Response::from_parts(head, body)
 }
 
-/// The bytes of a content, one after the other.
-fn drops(content: Bytes) -> impl futures_util::Stream<Item = Result<Vec<u8>, Infallible>> + Send {
+/// The bytes of a content one by one, with a delay before each.
+fn drip(content: Bytes) -> impl futures_util::Stream<Item = Result<Vec<u8>, Infallible>> + Send {
     stream::iter(content).then(|byte| async move {
-        tokio::time::sleep(DRIP).await;
+        tokio::time::sleep(DRIP_INTERVAL).await;
         Ok::<_, Infallible>(vec![byte])
     })
 }
 
-/// So many zeros.
+/// A stream of `size` zeros.
 fn zeros(size: u64) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
-    let piece = Bytes::from(vec![0; PIECE]);
+    let chunk = Bytes::from(vec![0; CHUNK_BYTES]);
     stream::unfold(size, move |left| {
-        let piece = piece.clone();
+        let chunk = chunk.clone();
         async move {
             if left == 0 {
                 return None;
             }
-            let length = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-            Some((Ok(piece.slice(..length)), left - length as u64))
+            let length = usize::try_from(left)
+                .unwrap_or(CHUNK_BYTES)
+                .min(CHUNK_BYTES);
+            Some((Ok(chunk.slice(..length)), left - length as u64))
         }
     })
 }

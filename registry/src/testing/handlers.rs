@@ -1,4 +1,4 @@
-//! What a small registry answers.
+//! Responses of the test registry.
 
 use std::sync::Arc;
 
@@ -13,60 +13,63 @@ use bytes::Bytes;
 use serde_json::json;
 use url::form_urlencoded;
 
-use super::{Held, faults, tokens};
+use super::{TestRegistryState, faults, tokens};
 use crate::digest::Digest;
 use crate::source::Manifest;
 
-/// Answers a request, and does what should go wrong with it.
-pub(super) async fn answer(State(held): State<Arc<Held>>, request: Request) -> Response {
+/// Answers a request and applies a matching fault.
+pub(super) async fn handle(
+    State(state): State<Arc<TestRegistryState>>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
-    let place = parts.uri.path_and_query();
-    let place = place.map_or_else(|| parts.uri.path().to_owned(), ToString::to_string);
-    let line = format!("{} {place}", parts.method);
-    let way = {
-        let mut inside = held.lock();
+    let target = parts.uri.path_and_query();
+    let target = target.map_or_else(|| parts.uri.path().to_owned(), ToString::to_string);
+    let line = format!("{} {target}", parts.method);
+    let kind = {
+        let mut inside = state.lock();
         inside.requests.push(line.clone());
         if parts.headers.contains_key(AUTHORIZATION) {
             inside.with_credentials += 1;
         }
         let mut all = inside.faults.iter_mut();
-        let due = all.find(|fault| fault.times > 0 && line.contains(&fault.on));
+        let due = all.find(|fault| fault.times > 0 && line.contains(&fault.request_part));
         due.map(|fault| {
             fault.times = fault.times.saturating_sub(1);
-            fault.way.clone()
+            fault.kind.clone()
         })
     };
     let Ok(body) = to_bytes(body, usize::MAX).await else {
         return StatusCode::BAD_REQUEST.into_response();
     };
-    let answer = Question {
-        held: &held,
+    let answer = IncomingRequest {
+        state: &state,
         method: &parts.method,
         uri: &parts.uri,
         headers: &parts.headers,
         body,
     }
-    .answer();
-    match way {
-        Some(way) => faults::spoil(way, answer).await,
+    .respond();
+    match kind {
+        Some(kind) => faults::apply_fault(kind, answer).await,
         None => answer,
     }
 }
 
-/// A request.
-struct Question<'a> {
-    held: &'a Held,
+/// A request to the test registry.
+struct IncomingRequest<'a> {
+    state: &'a TestRegistryState,
     method: &'a Method,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     body: Bytes,
 }
 
-impl Question<'_> {
-    fn answer(&self) -> Response {
+impl IncomingRequest<'_> {
+    fn respond(&self) -> Response {
         let path = self.uri.path();
         if path == "/token" {
-            return tokens::give(self.held, self.headers, self.uri);
+            return tokens::issue_token(self.state, self.headers, self.uri);
         }
         let Some(path) = path.strip_prefix("/v2/") else {
             return self.file(path);
@@ -84,54 +87,54 @@ impl Question<'_> {
                 continue;
             }
             let writes = !matches!(*self.method, Method::GET | Method::HEAD);
-            let refusal = tokens::refusal(self.held, self.headers, repository, writes);
-            return refusal.unwrap_or_else(|| self.about(repository, part, rest));
+            let refusal = tokens::refuse_unauthorized(self.state, self.headers, repository, writes);
+            return refusal.unwrap_or_else(|| self.dispatch(repository, part, rest));
         }
         StatusCode::NOT_FOUND.into_response()
     }
 
-    fn about(&self, repository: &str, part: &str, rest: &str) -> Response {
+    fn dispatch(&self, repository: &str, part: &str, rest: &str) -> Response {
         match (part, self.method) {
             ("/tags/list", &Method::GET) => self.tags(repository),
             ("/manifests/", &(Method::GET | Method::HEAD)) => self.manifest(repository, rest),
-            ("/manifests/", &Method::PUT) => self.take_manifest(repository, rest),
+            ("/manifests/", &Method::PUT) => self.put_manifest(repository, rest),
             ("/blobs/", &(Method::GET | Method::HEAD)) => self.blob(repository, rest),
-            ("/blobs/uploads/", &Method::POST) => self.begin(repository),
-            ("/blobs/uploads/", &Method::PUT) => self.take_blob(repository),
+            ("/blobs/uploads/", &Method::POST) => self.start_upload(repository),
+            ("/blobs/uploads/", &Method::PUT) => self.put_blob(repository),
             _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
         }
     }
 
-    fn asked(&self, name: &str) -> Option<String> {
+    fn query_parameter(&self, name: &str) -> Option<String> {
         let query = self.uri.query().unwrap_or_default().as_bytes();
         let mut pairs = form_urlencoded::parse(query);
-        let found = pairs.find(|(said, _)| said == name);
-        found.map(|(_, value)| value.into_owned())
+        let pair = pairs.find(|(key, _)| key == name);
+        pair.map(|(_, value)| value.into_owned())
     }
 
     fn tags(&self, repository: &str) -> Response {
-        let manners = &self.held.manners;
-        let inside = self.held.lock();
-        let Some(kept) = inside.repositories.get(repository) else {
+        let options = &self.state.options;
+        let inside = self.state.lock();
+        let Some(stored) = inside.repositories.get(repository) else {
             return StatusCode::NOT_FOUND.into_response();
         };
-        let mut wanted = usize::MAX;
+        let mut limit = usize::MAX;
         let mut last = None;
-        if manners.knows_paging {
-            let said = self.asked("n").and_then(|n| n.parse().ok());
-            wanted = said.unwrap_or(usize::MAX).min(manners.page);
-            last = self.asked("last");
+        if options.supports_paging {
+            let requested = self.query_parameter("n").and_then(|n| n.parse().ok());
+            limit = requested.unwrap_or(usize::MAX).min(options.page_size);
+            last = self.query_parameter("last");
         }
         let behind = |tag: &&String| last.as_ref().is_none_or(|last| *tag > last);
-        let mut rest = kept.tags.keys().filter(behind);
-        let tags: Vec<&String> = rest.by_ref().take(wanted).collect();
+        let mut rest = stored.tags.keys().filter(behind);
+        let tags: Vec<&String> = rest.by_ref().take(limit).collect();
         let mut answer = axum::Json(json!({ "name": repository, "tags": tags })).into_response();
-        let more = rest.next().is_some() && manners.links;
+        let more = rest.next().is_some() && options.sends_links;
         let last = tags.last().filter(|_| more);
         let next = last.map(|last| {
-            format!("</v2/{repository}/tags/list?last={last}&n={wanted}>; rel=\"next\"")
+            format!("</v2/{repository}/tags/list?last={last}&n={limit}>; rel=\"next\"")
         });
-        if let Some(link) = inside.link.as_ref().or(next.as_ref()) {
+        if let Some(link) = inside.link_header.as_ref().or(next.as_ref()) {
             let link = HeaderValue::from_str(link).expect("a value");
             answer.headers_mut().insert(LINK, link);
         }
@@ -139,39 +142,41 @@ impl Question<'_> {
     }
 
     fn manifest(&self, repository: &str, reference: &str) -> Response {
-        let inside = self.held.lock();
-        let found = inside.repositories.get(repository).and_then(|kept| {
-            let by_tag = kept.tags.get(reference).copied();
+        let inside = self.state.lock();
+        let entry = inside.repositories.get(repository).and_then(|stored| {
+            let by_tag = stored.tags.get(reference).copied();
             let digest = by_tag.or_else(|| reference.parse().ok())?;
-            Some((digest, kept.manifests.get(&digest)?))
+            Some((digest, stored.manifests.get(&digest)?))
         });
-        let Some((digest, (text, form))) = found else {
+        let Some((digest, (text, media_type))) = entry else {
             return StatusCode::NOT_FOUND.into_response();
         };
         let mut answer = Response::new(Body::from(text.clone()));
         let headers = answer.headers_mut();
-        if let Ok(form) = HeaderValue::from_str(form) {
-            headers.insert(CONTENT_TYPE, form);
+        if let Ok(media_type) = HeaderValue::from_str(media_type) {
+            headers.insert(CONTENT_TYPE, media_type);
         }
-        let said = HeaderValue::from_str(&digest.to_string()).expect("a value");
-        headers.insert("docker-content-digest", said);
+        let digest_header = HeaderValue::from_str(&digest.to_string()).expect("a value");
+        headers.insert("docker-content-digest", digest_header);
         answer
     }
 
-    fn take_manifest(&self, repository: &str, reference: &str) -> Response {
-        let form = self.headers.get(CONTENT_TYPE);
-        let form = form.and_then(|form| form.to_str().ok()).unwrap_or_default();
-        let Ok(manifest) = Manifest::read(self.body.clone(), form) else {
+    fn put_manifest(&self, repository: &str, reference: &str) -> Response {
+        let media_type = self.headers.get(CONTENT_TYPE);
+        let media_type = media_type
+            .and_then(|media_type| media_type.to_str().ok())
+            .unwrap_or_default();
+        let Ok(manifest) = Manifest::read(self.body.clone(), media_type) else {
             return StatusCode::BAD_REQUEST.into_response();
         };
-        let mut inside = self.held.lock();
-        let kept = inside
+        let mut inside = self.state.lock();
+        let stored = inside
             .repositories
             .entry(repository.to_owned())
             .or_default();
         if !manifest
             .blobs()
-            .all(|blob| kept.blobs.contains_key(&blob.digest))
+            .all(|blob| stored.blobs.contains_key(&blob.digest))
         {
             return StatusCode::BAD_REQUEST.into_response();
         }
@@ -181,72 +186,74 @@ impl Question<'_> {
             }
             Ok(_) => {}
             Err(_) => {
-                kept.tags.insert(reference.to_owned(), manifest.digest);
+                stored.tags.insert(reference.to_owned(), manifest.digest);
             }
         }
-        let text = (manifest.bytes, form.to_owned());
-        kept.manifests.insert(manifest.digest, text);
+        let text = (manifest.bytes, media_type.to_owned());
+        stored.manifests.insert(manifest.digest, text);
         StatusCode::CREATED.into_response()
     }
 
     fn blob(&self, repository: &str, digest: &str) -> Response {
-        let inside = self.held.lock();
-        let kept = inside.repositories.get(repository);
+        let inside = self.state.lock();
+        let stored = inside.repositories.get(repository);
         let digest = digest.parse::<Digest>().ok();
-        match kept.and_then(|kept| kept.blobs.get(&digest?)) {
-            Some(content) => self.part_of(content),
+        match stored.and_then(|stored| stored.blobs.get(&digest?)) {
+            Some(content) => self.content_from_range(content),
             None => StatusCode::NOT_FOUND.into_response(),
         }
     }
 
-    fn begin(&self, repository: &str) -> Response {
-        let mut inside = self.held.lock();
+    fn start_upload(&self, repository: &str) -> Response {
+        let mut inside = self.state.lock();
         inside.uploads += 1;
-        let place = format!("/v2/{repository}/blobs/uploads/{}?state=a", inside.uploads);
-        let place = HeaderValue::from_str(&place).expect("a value");
+        let location = format!("/v2/{repository}/blobs/uploads/{}?state=a", inside.uploads);
+        let location = HeaderValue::from_str(&location).expect("a value");
         let mut answer = StatusCode::ACCEPTED.into_response();
-        answer.headers_mut().insert(LOCATION, place);
+        answer.headers_mut().insert(LOCATION, location);
         answer
     }
 
-    fn take_blob(&self, repository: &str) -> Response {
-        let said = self.asked("digest").and_then(|said| said.parse().ok());
-        let digest = Digest::of(&self.body);
-        if said != Some(digest) {
+    fn put_blob(&self, repository: &str) -> Response {
+        let expected = self
+            .query_parameter("digest")
+            .and_then(|text| text.parse().ok());
+        let digest = Digest::compute(&self.body);
+        if expected != Some(digest) {
             return StatusCode::BAD_REQUEST.into_response();
         }
-        let mut inside = self.held.lock();
-        let kept = inside
+        let mut inside = self.state.lock();
+        let stored = inside
             .repositories
             .entry(repository.to_owned())
             .or_default();
-        kept.blobs.insert(digest, self.body.clone());
+        stored.blobs.insert(digest, self.body.clone());
         StatusCode::CREATED.into_response()
     }
 
     fn file(&self, path: &str) -> Response {
-        let inside = self.held.lock();
+        let inside = self.state.lock();
         let Some(content) = inside.files.get(path) else {
             return StatusCode::NOT_FOUND.into_response();
         };
-        let etag = format!("\"{}\"", Digest::of(content).hex());
+        let etag = format!("\"{}\"", Digest::compute(content).hex());
         let etag = HeaderValue::from_str(&etag).expect("a value");
         if self.headers.get(IF_NONE_MATCH) == Some(&etag) {
             return StatusCode::NOT_MODIFIED.into_response();
         }
-        let mut answer = self.part_of(content);
+        let mut answer = self.content_from_range(content);
         answer.headers_mut().insert(ETAG, etag);
         answer
     }
 
-    /// A content, from where it is asked for.
-    fn part_of(&self, content: &Bytes) -> Response {
+    /// The content from the requested offset on.
+    fn content_from_range(&self, content: &Bytes) -> Response {
         let range = self
             .headers
             .get(RANGE)
             .and_then(|range| range.to_str().ok());
         let from = range
-            .filter(|_| self.held.manners.ranges)
+            .filter(|_| self.state.options.supports_ranges)
             .and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'))
             .and_then(|from| from.parse::<usize>().ok());
         let Some(from) = from else {
@@ -255,11 +262,11 @@ impl Question<'_> {
         if from >= content.len() {
             return StatusCode::RANGE_NOT_SATISFIABLE.into_response();
         }
-        let said = format!("bytes {from}-{}/{}", content.len() - 1, content.len());
+        let content_range = format!("bytes {from}-{}/{}", content.len() - 1, content.len());
         let mut answer = Response::new(Body::from(content.slice(from..)));
         *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
-        let said = HeaderValue::from_str(&said).expect("a value");
-        answer.headers_mut().insert(CONTENT_RANGE, said);
+        let content_range = HeaderValue::from_str(&content_range).expect("a value");
+        answer.headers_mut().insert(CONTENT_RANGE, content_range);
         answer
     }
 }

@@ -1,4 +1,4 @@
-//! A small registry in memory, for tests. It counts what it is asked, and fails where and how a test wants it to.
+//! A registry in memory, for tests. It records its requests and fails as a test demands.
 
 mod faults;
 mod handlers;
@@ -19,173 +19,173 @@ use crate::digest::Digest;
 use crate::limits::Limits;
 use crate::source::{Blob, Layer, Manifest};
 
-pub use faults::{Fault, Way};
-pub use tokens::Entry;
+pub use faults::{Fault, FaultKind};
+pub use tokens::AccessRule;
 
-/// The kind of the ancestor's artefacts.
-pub const PROFILE_KIND: &str = "application/vnd.intel.orch.en";
+/// Artifact type of EIM's profiles.
+pub const PROFILE_ARTIFACT_TYPE: &str = "application/vnd.intel.orch.en";
 
-/// The form of the ancestor's layers, although they are bare texts.
-pub const PROFILE_FORM: &str = "application/vnd.oci.image.layer.v1.tar";
+/// Media type of the layers of EIM's profiles, although they are plain text.
+pub const PROFILE_LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// How a small registry behaves when nothing goes wrong.
+/// Behaviour of a test registry without faults.
 #[derive(Clone, Debug)]
-pub struct Manners {
-    /// Whom it lets in.
-    pub entry: Entry,
-    /// The most tags on a page.
-    pub page: usize,
-    /// Whether it says where the next page is.
-    pub links: bool,
-    /// Whether it takes notice of how many tags are asked for, and behind which.
-    pub knows_paging: bool,
-    /// Whether it takes notice of ranges.
-    pub ranges: bool,
+pub struct RegistryOptions {
+    /// Who has access.
+    pub access: AccessRule,
+    /// Maximum number of tags per page.
+    pub page_size: usize,
+    /// Whether pages have a link to the next one.
+    pub sends_links: bool,
+    /// Whether the parameters `n` and `last` of tag lists are supported.
+    pub supports_paging: bool,
+    /// Whether range requests are supported.
+    pub supports_ranges: bool,
 }
 
-impl Default for Manners {
+impl Default for RegistryOptions {
     fn default() -> Self {
         Self {
-            entry: Entry::Open,
-            page: 1_000,
-            links: true,
-            knows_paging: true,
-            ranges: true,
+            access: AccessRule::Open,
+            page_size: 1_000,
+            sends_links: true,
+            supports_paging: true,
+            supports_ranges: true,
         }
     }
 }
 
-/// A small registry in memory. It ends when it is dropped.
+/// A registry in memory, for tests. It stops when it is dropped.
 #[derive(Debug)]
-pub struct SmallRegistry {
-    at: SocketAddr,
-    held: Arc<Held>,
+pub struct TestRegistry {
+    address: SocketAddr,
+    state: Arc<TestRegistryState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a small registry has.
+/// State of a test registry.
 #[derive(Debug)]
-struct Held {
-    at: SocketAddr,
-    manners: Manners,
-    inside: Mutex<Inside>,
+struct TestRegistryState {
+    address: SocketAddr,
+    options: RegistryOptions,
+    data: Mutex<TestRegistryData>,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
-    repositories: BTreeMap<String, Kept>,
-    /// Files by their path.
+struct TestRegistryData {
+    repositories: BTreeMap<String, StoredRepository>,
+    /// Files by their paths.
     files: BTreeMap<String, Bytes>,
     faults: Vec<Fault>,
     requests: Vec<String>,
-    /// What each token gives the right to.
+    /// Scope of each issued token.
     tokens: Vec<String>,
     uploads: u64,
-    /// What every page of tags says of the next one, whatever is true.
-    link: Option<String>,
-    /// How many requests came with credentials.
+    /// Link header of all tag lists, instead of the right one.
+    link_header: Option<String>,
+    /// Number of requests with credentials.
     with_credentials: usize,
 }
 
-/// What a repository has.
+/// Content of a repository.
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredRepository {
     blobs: BTreeMap<Digest, Bytes>,
-    /// Manifests with their forms.
+    /// Manifests with their media types.
     manifests: BTreeMap<Digest, (Bytes, String)>,
     tags: BTreeMap<String, Digest>,
 }
 
-impl Held {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+impl TestRegistryState {
+    fn lock(&self) -> MutexGuard<'_, TestRegistryData> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl SmallRegistry {
-    /// Starts one that is open to all.
+impl TestRegistry {
+    /// Starts a registry with anonymous access.
     pub fn start() -> Self {
-        Self::with(Manners::default())
+        Self::with_options(RegistryOptions::default())
     }
 
-    /// Starts one.
-    pub fn with(manners: Manners) -> Self {
+    /// Starts a registry with these options.
+    pub fn with_options(options: RegistryOptions) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let at = listener.local_addr().expect("a bound socket");
-        let held = Arc::new(Held {
-            at,
-            manners,
-            inside: Mutex::default(),
+        let state = Arc::new(TestRegistryState {
+            address: at,
+            options,
+            data: Mutex::default(),
         });
         let router = Router::new()
-            .fallback(handlers::answer)
-            .with_state(Arc::clone(&held));
+            .fallback(handlers::handle)
+            .with_state(Arc::clone(&state));
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || serve(listener, router, stopped));
         Self {
-            at,
-            held,
+            address: at,
+            state,
             stop: Some(stop),
             thread: Some(thread),
         }
     }
 
-    /// Its host and its port.
+    /// Host and port of the registry.
     pub fn host(&self) -> String {
-        self.at.to_string()
+        self.address.to_string()
     }
 
-    /// The way into it as nobody, with short patience.
+    /// Anonymous access to the registry, with short timeouts.
     pub fn access(&self) -> Access {
-        self.access_as(Credentials::None)
+        self.access_with(Credentials::None)
     }
 
-    /// The way into it as somebody, with short patience.
-    pub fn access_as(&self, credentials: Credentials) -> Access {
-        let address = format!("http://{}/", self.at);
+    /// Access to the registry with credentials and short timeouts.
+    pub fn access_with(&self, credentials: Credentials) -> Access {
+        let address = format!("http://{}/", self.address);
         Access {
             address: address.parse::<Address>().expect("an address"),
             plain_http: true,
             credentials,
             ca_pem: None,
             proxy: Proxy::None,
-            limits: hasty(),
+            limits: short_limits(),
         }
     }
 
-    /// The address of a file that it has.
+    /// URL of a file.
     pub fn file_url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.at)
+        format!("http://{}{path}", self.address)
     }
 
-    /// Puts a file in, at a path that begins with `/`.
+    /// Stores a file at a path that starts with `/`.
     pub fn put_file(&self, path: &str, content: impl Into<Bytes>) {
         self.lock().files.insert(path.to_owned(), content.into());
     }
 
-    /// Puts a blob in.
+    /// Stores a blob.
     pub fn put_blob(&self, repository: &str, content: impl Into<Bytes>) -> Blob {
         let content = content.into();
-        let blob = Blob::of(&content);
-        self.put_as(repository, &blob.digest, content);
+        let blob = Blob::new(&content);
+        self.put_blob_as(repository, &blob.digest, content);
         blob
     }
 
-    /// Puts a content in under the digest of another.
-    pub fn put_as(&self, repository: &str, digest: &Digest, content: impl Into<Bytes>) {
+    /// Stores content under the digest of other content.
+    pub fn put_blob_as(&self, repository: &str, digest: &Digest, content: impl Into<Bytes>) {
         let mut inside = self.lock();
-        let kept = inside
+        let stored = inside
             .repositories
             .entry(repository.to_owned())
             .or_default();
-        kept.blobs.insert(*digest, content.into());
+        stored.blobs.insert(*digest, content.into());
     }
 
-    /// Puts a manifest in and gives it a tag.
+    /// Stores a manifest and sets a tag.
     pub fn put_manifest(&self, repository: &str, tag: &str, manifest: &Manifest) {
-        self.put_text(
+        self.put_raw_manifest(
             repository,
             tag,
             manifest.bytes.clone(),
@@ -193,94 +193,96 @@ impl SmallRegistry {
         );
     }
 
-    /// Puts any text in as a manifest and gives it a tag.
-    pub fn put_text(
+    /// Stores any text as a manifest and sets a tag.
+    pub fn put_raw_manifest(
         &self,
         repository: &str,
         tag: &str,
         text: impl Into<Bytes>,
-        form: &str,
+        media_type: &str,
     ) -> Digest {
         let text = text.into();
-        let digest = Digest::of(&text);
+        let digest = Digest::compute(&text);
         let mut inside = self.lock();
-        let kept = inside
+        let stored = inside
             .repositories
             .entry(repository.to_owned())
             .or_default();
-        kept.manifests.insert(digest, (text, form.to_owned()));
-        kept.tags.insert(tag.to_owned(), digest);
+        stored
+            .manifests
+            .insert(digest, (text, media_type.to_owned()));
+        stored.tags.insert(tag.to_owned(), digest);
         digest
     }
 
-    /// Publishes a text as the ancestor publishes a profile: one layer with the name of its file.
+    /// Stores a profile as EIM publishes it: one layer with the name of its file.
     pub fn put_profile(&self, repository: &str, tag: &str, file: &str, yaml: &str) -> Manifest {
         let blob = self.put_blob(repository, yaml.to_owned());
-        let layer = Layer::file(blob, PROFILE_FORM, file);
-        let manifest = Manifest::artifact(PROFILE_KIND, vec![layer]);
+        let layer = Layer::file(blob, PROFILE_LAYER_TYPE, file);
+        let manifest = Manifest::artifact(PROFILE_ARTIFACT_TYPE, vec![layer]);
         self.put_blob(repository, crate::source::EMPTY_CONFIG);
         self.put_manifest(repository, tag, &manifest);
         manifest
     }
 
-    /// Takes a tag away.
+    /// Removes a tag.
     pub fn remove_tag(&self, repository: &str, tag: &str) {
-        if let Some(kept) = self.lock().repositories.get_mut(repository) {
-            kept.tags.remove(tag);
+        if let Some(stored) = self.lock().repositories.get_mut(repository) {
+            stored.tags.remove(tag);
         }
     }
 
-    /// Lets something go wrong.
-    pub fn fail(&self, fault: Fault) {
+    /// Adds a fault.
+    pub fn add_fault(&self, fault: Fault) {
         self.lock().faults.push(fault);
     }
 
-    /// Nothing goes wrong any more.
-    pub fn mend(&self) {
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
         self.lock().faults.clear();
     }
 
-    /// Lets every page of tags say this of the next one.
-    pub fn link_tags(&self, link: &str) {
-        self.lock().link = Some(link.to_owned());
+    /// Sets the link header of all tag lists.
+    pub fn set_link_header(&self, link: &str) {
+        self.lock().link_header = Some(link.to_owned());
     }
 
-    /// No token is good any more.
+    /// Invalidates all tokens.
     pub fn revoke_tokens(&self) {
         self.lock().tokens.clear();
     }
 
-    /// All that it was asked: the method and the path of each request.
+    /// Method and path of each request so far.
     pub fn requests(&self) -> Vec<String> {
         self.lock().requests.clone()
     }
 
-    /// How often it was asked something that begins so.
-    pub fn count(&self, beginning: &str) -> usize {
+    /// Number of requests whose method and path start with `beginning`.
+    pub fn count_requests(&self, beginning: &str) -> usize {
         let inside = self.lock();
         let requests = inside.requests.iter();
         requests.filter(|one| one.starts_with(beginning)).count()
     }
 
-    /// How many requests came with credentials.
+    /// Number of requests with credentials.
     pub fn with_credentials(&self) -> usize {
         self.lock().with_credentials
     }
 
-    /// Forgets what it was asked.
+    /// Clears the recorded requests.
     pub fn forget_requests(&self) {
         self.lock().requests.clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.held.lock()
+    fn lock(&self) -> MutexGuard<'_, TestRegistryData> {
+        self.state.lock()
     }
 }
 
-impl Drop for SmallRegistry {
+impl Drop for TestRegistry {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // An error means that it has ended already.
+            // An error means that the thread has ended already.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take() {
@@ -289,18 +291,18 @@ impl Drop for SmallRegistry {
     }
 }
 
-/// The usual limits with short patience, so that what hangs is noticed soon.
-pub fn hasty() -> Limits {
+/// Default limits with short timeouts, so hanging requests fail soon.
+pub fn short_limits() -> Limits {
     Limits {
-        connect: Duration::from_millis(500),
-        stalled: Duration::from_millis(300),
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(5),
+        connect_timeout: Duration::from_millis(500),
+        stall_timeout: Duration::from_millis(300),
+        initial_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(5),
         ..Limits::default()
     }
 }
 
-/// Serves until it is stopped. What hangs on purpose is let go then.
+/// Serves until it is stopped. Requests that hang on purpose are aborted then.
 fn serve(listener: TcpListener, router: Router, stopped: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Whom a small registry lets in.
+//! Access control of the test registry.
 
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
@@ -8,63 +8,65 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use url::form_urlencoded;
 
-use super::Held;
+use super::TestRegistryState;
 
-/// Whom a small registry lets in.
+/// Who has access to a test registry.
 #[derive(Clone, Debug)]
-pub enum Entry {
-    /// Everybody.
+pub enum AccessRule {
+    /// Everyone.
     Open,
     /// A user with a password.
     Basic(String, String),
-    /// Whoever has a token, which it gives itself.
+    /// Holders of a token, which the registry issues itself.
     Tokens {
-        /// To whom; none: everybody.
+        /// User who gets a token; `None` issues tokens to everyone.
         user: Option<(String, String)>,
-        /// How long it says that a token is good, in seconds.
-        good_for: u64,
-        /// Whom it names as the one who gives tokens, if not itself.
+        /// Lifetime of a token as declared to the client, in seconds.
+        expires_in: u64,
+        /// Address of the token server in challenges, if it is not the registry itself.
         realm: Option<String>,
     },
-    /// Nobody.
+    /// No one.
     Closed,
 }
 
-impl Entry {
-    /// Whoever has a token, which a user with a password gets.
+impl AccessRule {
+    /// Access for holders of a token, issued to a user with a password.
     pub fn tokens(user: &str, password: &str) -> Self {
         Self::Tokens {
             user: Some((user.to_owned(), password.to_owned())),
-            good_for: 300,
+            expires_in: 300,
             realm: None,
         }
     }
 }
 
-/// Refuses a request about a repository, unless it may come in.
-pub(super) fn refusal(
-    held: &Held,
+/// Refuses a request to a repository if it lacks access.
+pub(super) fn refuse_unauthorized(
+    state: &TestRegistryState,
     headers: &HeaderMap,
     repository: &str,
     writes: bool,
 ) -> Option<Response> {
-    let said = headers.get(AUTHORIZATION);
-    let said = said.and_then(|said| said.to_str().ok()).unwrap_or_default();
-    let challenge = match &held.manners.entry {
-        Entry::Open => return None,
-        Entry::Basic(user, password) if said == basic(user, password) => return None,
-        Entry::Basic(..) => "Basic realm=\"small\"".to_owned(),
-        Entry::Tokens { realm, .. } => {
+    let authorization = headers.get(AUTHORIZATION);
+    let authorization = authorization
+        .and_then(|authorization| authorization.to_str().ok())
+        .unwrap_or_default();
+    let challenge = match &state.options.access {
+        AccessRule::Open => return None,
+        AccessRule::Basic(user, password) if authorization == basic(user, password) => return None,
+        AccessRule::Basic(..) => "Basic realm=\"small\"".to_owned(),
+        AccessRule::Tokens { realm, .. } => {
             let actions = if writes { "pull,push" } else { "pull" };
             let scope = format!("repository:{repository}:{actions}");
-            if may(held, said, &scope) {
+            if is_allowed(state, authorization, &scope) {
                 return None;
             }
-            let own = format!("http://{}/token", held.at);
+            let own = format!("http://{}/token", state.address);
             let realm = realm.as_ref().unwrap_or(&own);
             format!("Bearer realm=\"{realm}\",service=\"small\",scope=\"{scope}\"")
         }
-        Entry::Closed => return Some(StatusCode::FORBIDDEN.into_response()),
+        AccessRule::Closed => return Some(StatusCode::FORBIDDEN.into_response()),
     };
     let mut refused = StatusCode::UNAUTHORIZED.into_response();
     let challenge = HeaderValue::from_str(&challenge).expect("a value");
@@ -72,34 +74,37 @@ pub(super) fn refusal(
     Some(refused)
 }
 
-/// Gives a token.
-pub(super) fn give(held: &Held, headers: &HeaderMap, uri: &Uri) -> Response {
-    let Entry::Tokens { user, good_for, .. } = &held.manners.entry else {
+/// Issues a token.
+pub(super) fn issue_token(state: &TestRegistryState, headers: &HeaderMap, uri: &Uri) -> Response {
+    let AccessRule::Tokens {
+        user, expires_in, ..
+    } = &state.options.access
+    else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    let authorization = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let is_known = user
         .as_ref()
-        .is_none_or(|(user, password)| said == Some(basic(user, password).as_bytes()));
+        .is_none_or(|(user, password)| authorization == Some(basic(user, password).as_bytes()));
     if !is_known {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let query = uri.query().unwrap_or_default().as_bytes();
     let scope = form_urlencoded::parse(query).find(|(name, _)| name == "scope");
     let scope = scope.map(|(_, scope)| scope.into_owned());
-    let mut inside = held.lock();
+    let mut inside = state.lock();
     inside.tokens.push(scope.unwrap_or_default());
     let token = format!("token-{}", inside.tokens.len());
-    axum::Json(json!({ "token": token, "expires_in": good_for })).into_response()
+    axum::Json(json!({ "token": token, "expires_in": expires_in })).into_response()
 }
 
-/// Whether a token gives a right. A token is the place of what it is good for.
-fn may(held: &Held, said: &str, scope: &str) -> bool {
-    let number = said.strip_prefix("Bearer token-");
+/// Whether a token grants a scope. The number in a token is its position in the list of scopes.
+fn is_allowed(state: &TestRegistryState, authorization: &str, scope: &str) -> bool {
+    let number = authorization.strip_prefix("Bearer token-");
     let number = number.and_then(|number| number.parse::<usize>().ok());
-    let inside = held.lock();
-    let given = number.and_then(|number| inside.tokens.get(number.checked_sub(1)?));
-    given.is_some_and(|given| given == scope || *given == format!("{scope},push"))
+    let inside = state.lock();
+    let granted = number.and_then(|number| inside.tokens.get(number.checked_sub(1)?));
+    granted.is_some_and(|granted| granted == scope || *granted == format!("{scope},push"))
 }
 
 fn basic(user: &str, password: &str) -> String {

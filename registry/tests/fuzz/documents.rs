@@ -1,17 +1,17 @@
-//! Profiles, lists of packages and documents about vulnerabilities.
+//! Profiles, package lists and CVE documents.
 
 use std::collections::HashSet;
 use std::io::Write as _;
 
 use bzip2::Compression;
 use bzip2::write::BzEncoder;
-use evenkeel_registry::{Cves, Finding, cves, packages, profile};
+use evenkeel_registry::{CveList, Finding, read_cves, read_packages, read_profile};
 use rand::Rng;
 use rand::rngs::StdRng;
 
 use crate::driver::{fuzz, text};
 
-const PROFILES: &[&str] = &[
+const PROFILE_SAMPLES: &[&str] = &[
     include_str!("../profiles/microvisor-nonrt.yaml"),
     include_str!("../profiles/microvisor-standalone.yaml"),
     include_str!("../profiles/ubuntu-22.04-lts-generic-ext.yaml"),
@@ -19,13 +19,13 @@ const PROFILES: &[&str] = &[
     "metadata: {a: &a [*a, !!binary x], <<: *a}\nspec: {name: |\n  x\n}\n",
 ];
 
-const LISTS: &[&str] = &[
+const PACKAGE_LIST_SAMPLES: &[&str] = &[
     r#"{"repo":[{"name":"adduser","version":"3.118","arch":["all"]},{"name":"zlib1g","version":"1:1.2"}],"more":{"a":null}}"#,
     "adduser\t3.118ubuntu5\nlibc6:amd64\t2.35-0ubuntu3.9\r\nsnap:lxd\t5.0\t24322\nnode-agent 1.5\n",
     "<!DOCTYPE html><html></html>",
 ];
 
-const DOCUMENTS: &[&str] = &[
+const CVE_SAMPLES: &[&str] = &[
     r#"[{"cve_id":"CVE-2024-1","priority":"high","affected_packages":["curl"]},{"cve_id":"CVE-2024-2"}]"#,
     r#"[{"cve_id":"CVE-2024-1","note":"\ud83d\ude00 \u0001","score":9e300,"more":[[{"\u0061":null}]]}]"#,
     "\u{feff}[ {\"cve_id\":\"CVE-2024-1\"} ]",
@@ -35,7 +35,7 @@ const DOCUMENTS: &[&str] = &[
     r#"{"id":"CVE-2024-1","withdrawn":null,"affected":[]}"#,
 ];
 
-const OVAL: &[&str] = &[
+const OVAL_SAMPLES: &[&str] = &[
     r#"<?xml version="1.0"?><oval_definitions xmlns:l="x"><definitions><definition class="patch"><metadata>
        <title>CVE-2020-1 &amp; &#65;</title><affected><product>curl</product></affected>
        <reference source="CVE" ref_id="CVE-2022-24765"/><advisory><severity>Medium</severity>
@@ -49,15 +49,15 @@ const OVAL: &[&str] = &[
 ];
 
 #[test]
-fn no_profile_does_harm() {
+fn profiles_are_read_safely() {
     fuzz("profile", |rng| {
-        let yaml = bytes(rng, PROFILES, ":-&*!|>'\"{}[]#<?,%~\n\t truefalsn0");
+        let yaml = random_bytes(rng, PROFILE_SAMPLES, ":-&*!|>'\"{}[]#<?,%~\n\t truefalsn0");
         let file = text(
             rng,
             &["microvisor-nonrt.yaml", "microvisor-standalone.yaml"],
             "./\\\0",
         );
-        match profile(&file, &yaml) {
+        match read_profile(&file, &yaml) {
             Ok(profile) => {
                 assert_eq!(format!("{}.yaml", profile.spec.profile_name), file);
                 assert!(profile.spec.metadata.len() <= 500);
@@ -72,20 +72,20 @@ fn no_profile_does_harm() {
                 let is_signature =
                     |text: &String| text.len() <= 256 && text.get(64..65) == Some(":");
                 assert!(profile.spec.image_signatures.iter().all(is_signature));
-                profile.remarks.iter().for_each(is_told);
+                profile.remarks.iter().for_each(check_finding);
                 let spec = profile.spec.clone();
-                assert_eq!(spec.checked(), Ok(profile.spec));
+                assert_eq!(spec.validated(), Ok(profile.spec));
             }
-            Err(finding) => is_told(&finding),
+            Err(finding) => check_finding(&finding),
         }
     });
 }
 
 #[test]
-fn no_list_of_packages_does_harm() {
+fn package_lists_are_read_safely() {
     fuzz("packages", |rng| {
-        let body = bytes(rng, LISTS, "{}[]\",:\\u0\t\n <nameversio");
-        match packages(&body) {
+        let body = random_bytes(rng, PACKAGE_LIST_SAMPLES, "{}[]\",:\\u0\t\n <nameversio");
+        match read_packages(&body) {
             Ok(list) => {
                 let json: serde_json::Value = serde_json::from_str(&list).expect("JSON");
                 let packages = json["repo"].as_array().expect("a list");
@@ -97,60 +97,60 @@ fn no_list_of_packages_does_harm() {
                         .iter()
                         .all(|one| is_given(&one["name"]) && is_given(&one["version"]))
                 );
-                let body = unmarked(&body);
+                let body = without_bom(&body);
                 let is_json = body.trim_ascii_start().starts_with(b"{");
-                assert!(!is_json || list.as_bytes() == body, "kept as it is");
+                assert!(!is_json || list.as_bytes() == body, "stored unchanged");
             }
-            Err(finding) => is_told(&finding),
+            Err(finding) => check_finding(&finding),
         }
     });
 }
 
 #[test]
-fn no_document_about_vulnerabilities_does_harm() {
+fn cve_documents_are_read_safely() {
     fuzz("vulnerabilities", |rng| {
-        let body = bytes(rng, DOCUMENTS, "{}[]\",:\\u0 idcveGHSA-null");
-        check(rng, &body);
+        let body = random_bytes(rng, CVE_SAMPLES, "{}[]\",:\\u0 idcveGHSA-null");
+        check_cves(rng, &body);
     });
 }
 
 #[test]
-fn no_oval_does_harm() {
+fn oval_documents_are_read_safely() {
     fuzz("OVAL", |rng| {
-        let mut body = bytes(rng, OVAL, "<>/=\"'&;![]?-:# x");
+        let mut body = random_bytes(rng, OVAL_SAMPLES, "<>/=\"'&;![]?-:# x");
         if rng.random_ratio(1, 4) {
             let mut encoder = BzEncoder::new(Vec::new(), Compression::fast());
             encoder.write_all(&body).expect("memory");
             body = encoder.finish().expect("memory");
             if rng.random() {
-                change(rng, &mut body);
+                mutate(rng, &mut body);
             }
         }
-        check(rng, &body);
+        check_cves(rng, &body);
     });
 }
 
-fn check(rng: &mut StdRng, body: &[u8]) {
+fn check_cves(rng: &mut StdRng, body: &[u8]) {
     let had: HashSet<String> = ["curl", "git"].map(str::to_owned).into();
-    let of = rng.random::<bool>().then_some(&had);
-    match cves(body, of) {
-        Ok(Cves { json, cut }) => {
+    let installed = rng.random::<bool>().then_some(&had);
+    match read_cves(body, installed) {
+        Ok(CveList { json, is_truncated }) => {
             assert!(!json.contains('\0'));
-            if is_of_the_ancestor(body) {
-                assert_eq!((json.as_bytes(), cut), (unmarked(body), false));
+            if is_eim_list(body) {
+                assert_eq!((json.as_bytes(), is_truncated), (without_bom(body), false));
             }
             let list: Vec<serde_json::Value> = serde_json::from_str(&json).expect("JSON");
             let has_id =
                 |one: &serde_json::Value| one["cve_id"].as_str().is_some_and(|id| !id.is_empty());
             assert!(list.iter().all(has_id));
         }
-        Err(finding) => is_told(&finding),
+        Err(finding) => check_finding(&finding),
     }
 }
 
-/// Whether it is a list in the ancestor's form, by its first entry. It stays as it is, whatever packages there are.
-fn is_of_the_ancestor(body: &[u8]) -> bool {
-    let list = serde_json::from_slice::<Vec<serde_json::Value>>(unmarked(body));
+/// Whether the first entry of a list has EIM's format. Such a list is not changed.
+fn is_eim_list(body: &[u8]) -> bool {
+    let list = serde_json::from_slice::<Vec<serde_json::Value>>(without_bom(body));
     list.is_ok_and(|list| {
         let first = list.first();
         first.is_none_or(|one| one.get("cve_id").is_some())
@@ -158,26 +158,26 @@ fn is_of_the_ancestor(body: &[u8]) -> bool {
 }
 
 /// A text without a byte order mark.
-fn unmarked(body: &[u8]) -> &[u8] {
+fn without_bom(body: &[u8]) -> &[u8] {
     body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
 }
 
-/// A finding is short, and a database can keep it.
-fn is_told(finding: &Finding) {
+/// Checks that a finding is short and can be stored in a database.
+fn check_finding(finding: &Finding) {
     assert!(!finding.message.is_empty() && finding.message.len() <= 1_000);
     assert!(!finding.to_string().contains(char::is_control), "{finding}");
 }
 
-/// A text that is nearly right; now and then no text at all.
-fn bytes(rng: &mut StdRng, samples: &[&str], letters: &str) -> Vec<u8> {
+/// A text that is almost valid; sometimes bytes that are not text.
+fn random_bytes(rng: &mut StdRng, samples: &[&str], letters: &str) -> Vec<u8> {
     let mut bytes = text(rng, samples, letters).into_bytes();
     if rng.random_ratio(1, 8) {
-        change(rng, &mut bytes);
+        mutate(rng, &mut bytes);
     }
     bytes
 }
 
-fn change(rng: &mut StdRng, bytes: &mut Vec<u8>) {
+fn mutate(rng: &mut StdRng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.random_range(1..10) {
         let at = rng.random_range(0..=bytes.len());
         if at < bytes.len() && rng.random() {

@@ -1,6 +1,7 @@
-//! What anybody can publish is thrown at what reads it, for `EVENKEEL_FUZZ_SECONDS` seconds each (1 if unset).
+//! Feeds mutated documents to their parsers, for `EVENKEEL_FUZZ_SECONDS` seconds each (default 1).
 //!
-//! Every input is made from a number that is shown when it fails; `EVENKEEL_FUZZ_SEED=<number>` begins with it.
+//! Each input is derived from a seed that a failure prints. `EVENKEEL_FUZZ_SEED=<seed>` starts with
+//! it.
 
 mod documents;
 #[path = "../../../domain/tests/fuzz/driver.rs"]

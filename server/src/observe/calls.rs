@@ -1,5 +1,6 @@
-//! Counts the calls of agents by method. It is on the way of each poll, so it lies around all services at once: a layer of
-//! a router would be put around each of its routes, and copied and boxed with each call.
+//! Counts calls of agents by method. Every poll passes through it, so it is one layer around all
+//! services. A layer of the router would be applied to each route, and be cloned and boxed for each
+//! call.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -14,61 +15,61 @@ use tower::{Layer, Service};
 const UNIMPLEMENTED: u8 = 12;
 const UNAVAILABLE: u8 = 14;
 
-/// Puts the counting around a gRPC service.
+/// Layer that counts the calls of a gRPC service.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CallsLayer(Arc<Methods>);
+pub(crate) struct CallMetricsLayer(Arc<MethodTable>);
 
-impl<S> Layer<S> for CallsLayer {
-    type Service = Calls<S>;
+impl<S> Layer<S> for CallMetricsLayer {
+    type Service = CallMetrics<S>;
 
     fn layer(&self, behind: S) -> Self::Service {
-        Calls {
+        CallMetrics {
             methods: Arc::clone(&self.0),
-            behind,
+            inner: behind,
         }
     }
 }
 
-/// A gRPC service whose calls are counted.
+/// gRPC service whose calls are counted.
 #[derive(Clone, Debug)]
-pub(crate) struct Calls<S> {
-    methods: Arc<Methods>,
-    behind: S,
+pub(crate) struct CallMetrics<S> {
+    methods: Arc<MethodTable>,
+    inner: S,
 }
 
-impl<S, Asked, Answered> Service<Request<Asked>> for Calls<S>
+impl<S, RequestBody, Answered> Service<Request<RequestBody>> for CallMetrics<S>
 where
-    S: Service<Request<Asked>, Response = Response<Answered>>,
+    S: Service<Request<RequestBody>, Response = Response<Answered>>,
     S::Future: Unpin,
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = Call<S::Future>;
+    type Future = MeteredCall<S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.behind.poll_ready(context)
+        self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Asked>) -> Self::Future {
-        Call {
-            begun: Instant::now(),
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        MeteredCall {
+            started_at: Instant::now(),
             methods: Arc::clone(&self.methods),
             uri: request.uri().clone(),
-            answer: self.behind.call(request),
+            answer: self.inner.call(request),
         }
     }
 }
 
-/// A call until it is answered. One that is given up before is not counted.
+/// Future of a counted call. A call that is dropped before its answer is not counted.
 #[derive(Debug)]
-pub(crate) struct Call<F> {
-    begun: Instant,
-    methods: Arc<Methods>,
+pub(crate) struct MeteredCall<F> {
+    started_at: Instant,
+    methods: Arc<MethodTable>,
     uri: Uri,
     answer: F,
 }
 
-impl<F, Answered, Error> Future for Call<F>
+impl<F, Answered, Error> Future for MeteredCall<F>
 where
     F: Future<Output = Result<Response<Answered>, Error>> + Unpin,
 {
@@ -76,81 +77,83 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(context))?;
-        let code = code(&answer);
-        let method = self.methods.of(self.uri.path(), code);
-        method.count(code, self.begun);
+        let code = grpc_code(&answer);
+        let method = self.methods.find_or_insert(self.uri.path(), code);
+        method.record(code, self.started_at);
         Poll::Ready(Ok(answer))
     }
 }
 
-/// How a call ended. An error is told in the head; in the tail there is nothing but success.
-fn code<Answered>(answer: &Response<Answered>) -> u8 {
+/// Returns the gRPC status code. Errors are in the headers; trailers only contain success.
+fn grpc_code<Answered>(answer: &Response<Answered>) -> u8 {
     let code = answer.headers().get("grpc-status");
     let code = code.and_then(|code| code.to_str().ok()?.parse().ok());
     code.unwrap_or(0)
 }
 
-/// The methods that were called. There are few: whoever calls what is not there chose the name.
+/// Metrics of the called methods. Only existing methods are added, because the name of an unknown
+/// method is chosen by the peer.
 #[derive(Debug)]
-struct Methods {
-    known: RwLock<HashMap<String, Arc<Method>>>,
-    none: Arc<Method>,
+struct MethodTable {
+    by_path: RwLock<HashMap<String, Arc<MethodMetrics>>>,
+    unknown: Arc<MethodMetrics>,
 }
 
-/// What is counted of a method. The handles of what happens with each call are made once.
+/// Metrics of one method. The handles for successful calls are created once.
 #[derive(Debug)]
-struct Method {
+struct MethodMetrics {
     name: String,
-    ok: Counter,
+    ok_calls: Counter,
     seconds: Histogram,
 }
 
-impl Default for Methods {
+impl Default for MethodTable {
     fn default() -> Self {
         Self {
-            known: RwLock::default(),
-            none: Arc::new(Method::new("none")),
+            by_path: RwLock::default(),
+            unknown: Arc::new(MethodMetrics::new("none")),
         }
     }
 }
 
-impl Methods {
-    /// The method with this path, which was answered with this code. Until it was answered with another one than what is
-    /// not there, or is refused unread, may have as well, it is none.
-    fn of(&self, path: &str, code: u8) -> Arc<Method> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(method) = known.get(path) {
+impl MethodTable {
+    /// Returns the metrics of the method with this path. A method is added on its first answer with
+    /// another code than UNIMPLEMENTED or UNAVAILABLE, which unknown methods get as well; until
+    /// then its calls are counted as `none`.
+    fn find_or_insert(&self, path: &str, code: u8) -> Arc<MethodMetrics> {
+        let by_path = self.by_path.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(method) = by_path.get(path) {
             return Arc::clone(method);
         }
-        drop(known);
+        drop(by_path);
         if matches!(code, UNIMPLEMENTED | UNAVAILABLE) {
-            return Arc::clone(&self.none);
+            return Arc::clone(&self.unknown);
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let method = known.entry(path.to_owned());
-        Arc::clone(method.or_insert_with(|| Arc::new(Method::new(path))))
+        let mut by_path = self.by_path.write().unwrap_or_else(PoisonError::into_inner);
+        let method = by_path.entry(path.to_owned());
+        Arc::clone(method.or_insert_with(|| Arc::new(MethodMetrics::new(path))))
     }
 }
 
-impl Method {
+impl MethodMetrics {
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            ok: calls(name, 0),
+            ok_calls: call_counter(name, 0),
             seconds: metrics::histogram!("evenkeel_grpc_call_seconds", "method" => name.to_owned()),
         }
     }
 
-    fn count(&self, code: u8, begun: Instant) {
+    fn record(&self, code: u8, begun: Instant) {
         match code {
-            0 => self.ok.increment(1),
-            _ => calls(&self.name, code).increment(1),
+            0 => self.ok_calls.increment(1),
+            _ => call_counter(&self.name, code).increment(1),
         }
         self.seconds.record(begun.elapsed().as_secs_f64());
     }
 }
 
-fn calls(method: &str, code: u8) -> Counter {
+fn call_counter(method: &str, code: u8) -> Counter {
     let labels = [("method", method.to_owned()), ("code", code.to_string())];
     metrics::counter!("evenkeel_grpc_calls_total", &labels)
 }
@@ -166,8 +169,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers as it is asked to.
-    fn told(request: Request<Option<u16>>) -> Ready<Result<Response<()>, Infallible>> {
+    /// Answers with the status code in the request.
+    fn respond(request: Request<Option<u16>>) -> Ready<Result<Response<()>, Infallible>> {
         let mut answer = Response::new(());
         if let Some(code) = request.into_body() {
             answer.headers_mut().insert("grpc-status", code.into());
@@ -176,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_counted_by_how_it_ended() {
+    fn a_call_is_counted_by_its_status_code() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let mut context = Context::from_waker(Waker::noop());
         metrics::with_local_recorder(&recorder, || {
-            let mut service = CallsLayer::default().layer(service_fn(told));
-            // One that nobody waits for any more is not counted.
+            let mut service = CallMetricsLayer::default().layer(service_fn(respond));
+            // A dropped call is not counted.
             drop(service.call(Request::new(Some(13))));
             for code in [None, None, Some(5), Some(0)] {
                 let mut request = Request::new(code);
@@ -202,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_calls_that_is_not_there_gets_no_label_of_its_own() {
-        let methods = Methods::default();
-        let name = |path: &str, code: u8| methods.of(path, code).name.clone();
+    fn an_unimplemented_path_has_no_label_of_its_own() {
+        let methods = MethodTable::default();
+        let name = |path: &str, code: u8| methods.find_or_insert(path, code).name.clone();
         assert_eq!(name("/a.Service/Made_up", UNIMPLEMENTED), "none");
         assert_eq!(
             name("/a.Service/Made_up", UNAVAILABLE),
@@ -214,6 +217,6 @@ mod tests {
         assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "none", "not yet");
         assert_eq!(name("/a.Service/Poll", 0), "/a.Service/Poll");
         assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "/a.Service/Poll");
-        assert_eq!(methods.known.read().unwrap().len(), 1);
+        assert_eq!(methods.by_path.read().unwrap().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Attempts to log in: whoever fails again and again waits longer and longer, by name and by address.
+//! Login attempts: repeated failures of a name or an address wait longer and longer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,43 +7,43 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// How many names and addresses are remembered at most.
-const MOST: usize = 10_000;
+/// Maximum number of tracked names and addresses.
+const MAX_TRACKED_KEYS: usize = 10_000;
 
-/// So many attempts with a name fail without a wait, and so many from an address, behind which may be several people.
-const FREE_FOR_A_NAME: u32 = 5;
-const FREE_FOR_AN_ADDRESS: u32 = 20;
+/// Failures without a delay, per name and per address. Several users may share an address.
+const FREE_FAILURES_PER_NAME: u32 = 5;
+const FREE_FAILURES_PER_ADDRESS: u32 = 20;
 
-/// The longest wait.
-const LONGEST: TimeDelta = TimeDelta::minutes(5);
+/// Maximum delay.
+const MAX_WAIT: TimeDelta = TimeDelta::minutes(5);
 
-/// After this time without another attempt all is forgotten.
-const FORGOTTEN: TimeDelta = TimeDelta::hours(1);
+/// Failures are forgotten after this time without another attempt.
+const FAILURE_TTL: TimeDelta = TimeDelta::hours(1);
 
-/// After this time a login that was begun is decided: it succeeded, or it is one that failed.
-const DECIDED: TimeDelta = TimeDelta::minutes(1);
+/// An attempt that has not succeeded within this time counts as failed for good.
+const PENDING_TIMEOUT: TimeDelta = TimeDelta::minutes(1);
 
-/// The longest name that is told from others, in bytes.
-const LONGEST_NAME: usize = 128;
+/// Maximum number of bytes by which names are distinguished.
+const MAX_NAME_BYTES: usize = 128;
 
-/// The attempts that failed lately.
+/// Recent failed attempts.
 #[derive(Debug, Default)]
-pub(super) struct Attempts(Mutex<HashMap<Who, Failed>>);
+pub(super) struct LoginAttempts(Mutex<HashMap<AttemptKey, FailureRecord>>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Who {
+enum AttemptKey {
     Name(String),
     Address(IpAddr),
 }
 
 #[derive(Clone, Debug)]
-struct Failed {
+struct FailureRecord {
     tally: Tally,
-    /// Attempts after these, which count as well and may yet turn out to have succeeded.
-    open: Vec<DateTime<Utc>>,
+    /// Attempts that count as failed but may still succeed.
+    pending: Vec<DateTime<Utc>>,
 }
 
-/// How many count, and when the last of them was.
+/// Number of failures, and the time of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Tally {
     count: u32,
@@ -51,12 +51,12 @@ struct Tally {
 }
 
 impl Tally {
-    /// One is forgiven for each of the longest waits that passed since the last. Whoever waits no longer than that and
-    /// goes on gains nothing: one is forgiven, one is added.
-    fn and_one(self, at: DateTime<Utc>) -> Self {
-        let passed = at - self.last;
-        let forgiven = passed.num_seconds().max(0) / LONGEST.num_seconds();
-        let left = if passed > FORGOTTEN {
+    /// Adds a failure. One earlier failure is forgiven for each `MAX_WAIT` since the last failure,
+    /// so an attacker who waits for exactly that time gains nothing.
+    fn add_failure(self, at: DateTime<Utc>) -> Self {
+        let elapsed = at - self.last;
+        let forgiven = elapsed.num_seconds().max(0) / MAX_WAIT.num_seconds();
+        let left = if elapsed > FAILURE_TTL {
             0
         } else {
             let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
@@ -69,64 +69,66 @@ impl Tally {
     }
 }
 
-impl Failed {
-    fn none(now: DateTime<Utc>) -> Self {
+impl FailureRecord {
+    fn new(now: DateTime<Utc>) -> Self {
         Self {
             tally: Tally {
                 count: 0,
                 last: now,
             },
-            open: Vec::new(),
+            pending: Vec::new(),
         }
     }
 
-    /// All of them, the open ones as well.
-    fn all(&self) -> Tally {
-        let open = self.open.iter();
-        open.fold(self.tally, |tally, at| tally.and_one(*at))
+    /// Returns all failures, including the pending ones.
+    fn total(&self) -> Tally {
+        let open = self.pending.iter();
+        open.fold(self.tally, |tally, at| tally.add_failure(*at))
     }
 
-    /// When the next attempt may be made; none if it need not wait, whatever the clock says.
-    fn until(&self, who: &Who) -> Option<DateTime<Utc>> {
+    /// Returns when the next attempt is allowed; `None` if it need not wait, whatever the clock
+    /// says.
+    fn next_allowed_at(&self, who: &AttemptKey) -> Option<DateTime<Utc>> {
         let free = match who {
-            Who::Name(_) => FREE_FOR_A_NAME,
-            Who::Address(_) => FREE_FOR_AN_ADDRESS,
+            AttemptKey::Name(_) => FREE_FAILURES_PER_NAME,
+            AttemptKey::Address(_) => FREE_FAILURES_PER_ADDRESS,
         };
-        let all = self.all();
-        let over = all.count.checked_sub(free)?;
-        let wait = TimeDelta::seconds(1_i64 << over.min(10)).min(LONGEST);
+        let all = self.total();
+        let excess = all.count.checked_sub(free)?;
+        let wait = TimeDelta::seconds(1_i64 << excess.min(10)).min(MAX_WAIT);
         Some(all.last + wait)
     }
 
     fn begin(&mut self, now: DateTime<Utc>) {
-        let is_open = |at: &DateTime<Utc>| *at + DECIDED >= now;
-        let decided = self.open.iter().position(is_open);
-        let decided = decided.unwrap_or(self.open.len());
-        for at in self.open.drain(..decided) {
-            self.tally = self.tally.and_one(at);
+        let is_open = |at: &DateTime<Utc>| *at + PENDING_TIMEOUT >= now;
+        let decided = self.pending.iter().position(is_open);
+        let decided = decided.unwrap_or(self.pending.len());
+        for at in self.pending.drain(..decided) {
+            self.tally = self.tally.add_failure(at);
         }
-        self.open.push(now);
+        self.pending.push(now);
     }
 
-    /// Leaves what was before the attempt. Which of the open ones it was matters little: they are about as old.
-    fn take_one_back(&mut self) {
-        if self.open.pop().is_none() {
+    /// Removes the last attempt. If several are pending, it does not matter which one is removed,
+    /// because they have about the same age.
+    fn withdraw_last(&mut self) {
+        if self.pending.pop().is_none() {
             self.tally.count = self.tally.count.saturating_sub(1);
         }
     }
 
-    fn last(&self) -> DateTime<Utc> {
-        self.open.last().copied().unwrap_or(self.tally.last)
+    fn last_attempt_at(&self) -> DateTime<Utc> {
+        self.pending.last().copied().unwrap_or(self.tally.last)
     }
 
-    fn is_forgotten(&self, now: DateTime<Utc>) -> bool {
-        self.last() + FORGOTTEN < now
+    fn is_expired(&self, now: DateTime<Utc>) -> bool {
+        self.last_attempt_at() + FAILURE_TTL < now
     }
 }
 
-impl Attempts {
-    /// Notes an attempt, which counts as failed until it succeeds: of many at once each is one. The error is how long to
-    /// wait before it may be made.
+impl LoginAttempts {
+    /// Records an attempt, which counts as failed until it succeeds, so concurrent attempts are all
+    /// counted. The error is the time to wait before the next attempt.
     pub(super) fn begin(
         &self,
         name: &str,
@@ -134,33 +136,34 @@ impl Attempts {
         now: DateTime<Utc>,
     ) -> Result<(), Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let both = both(name, address);
+        let both = attempt_keys(name, address);
         let open = both
             .iter()
-            .filter_map(|who| all.get(who).and_then(|failed| failed.until(who)));
+            .filter_map(|who| all.get(who).and_then(|failed| failed.next_allowed_at(who)));
         if let Some(until) = open.max().filter(|until| now < *until) {
             return Err((until - now).to_std().unwrap_or_default());
         }
         for who in both {
-            make_room(&mut all, &who, now);
-            let failed = all.entry(who).or_insert_with(|| Failed::none(now));
+            evict(&mut all, &who, now);
+            let failed = all.entry(who).or_insert_with(|| FailureRecord::new(now));
             failed.begin(now);
         }
         Ok(())
     }
 
-    /// Notes that the last attempt was none that failed. Others from the same address still count, as if it had not been.
-    pub(super) fn succeeded(&self, name: &str, address: Option<IpAddr>) {
+    /// Records the success of the last attempt. Failures of the name are cleared; failures of the
+    /// address remain, without this attempt.
+    pub(super) fn record_success(&self, name: &str, address: Option<IpAddr>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for who in both(name, address) {
+        for who in attempt_keys(name, address) {
             match who {
-                Who::Name(_) => {
+                AttemptKey::Name(_) => {
                     all.remove(&who);
                 }
-                Who::Address(_) => {
+                AttemptKey::Address(_) => {
                     if let Some(failed) = all.get_mut(&who) {
-                        failed.take_one_back();
-                        if failed.all().count == 0 {
+                        failed.withdraw_last();
+                        if failed.total().count == 0 {
                             all.remove(&who);
                         }
                     }
@@ -170,15 +173,15 @@ impl Attempts {
     }
 }
 
-fn both(name: &str, address: Option<IpAddr>) -> Vec<Who> {
-    let end = name.floor_char_boundary(LONGEST_NAME);
-    let mut both = vec![Who::Name(name[..end].to_owned())];
-    both.extend(address.map(|address| Who::Address(network(address))));
+fn attempt_keys(name: &str, address: Option<IpAddr>) -> Vec<AttemptKey> {
+    let end = name.floor_char_boundary(MAX_NAME_BYTES);
+    let mut both = vec![AttemptKey::Name(name[..end].to_owned())];
+    both.extend(address.map(|address| AttemptKey::Address(client_network(address))));
     both
 }
 
-/// Whoever has one address of IPv6 has 2^64 of them.
-fn network(address: IpAddr) -> IpAddr {
+/// The owner of an IPv6 address usually has a /64 network of addresses.
+fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(all) => {
             let [a, b, c, d, ..] = all.segments();
@@ -188,16 +191,18 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Forgets what is over, or else what is oldest.
-fn make_room(all: &mut HashMap<Who, Failed>, new: &Who, now: DateTime<Utc>) {
-    if all.len() < MOST || all.contains_key(new) {
+/// Removes expired entries, or else the oldest one.
+fn evict(all: &mut HashMap<AttemptKey, FailureRecord>, new: &AttemptKey, now: DateTime<Utc>) {
+    if all.len() < MAX_TRACKED_KEYS || all.contains_key(new) {
         return;
     }
-    all.retain(|_, failed| !failed.is_forgotten(now));
-    if all.len() < MOST {
+    all.retain(|_, failed| !failed.is_expired(now));
+    if all.len() < MAX_TRACKED_KEYS {
         return;
     }
-    let oldest = all.iter().min_by_key(|(_, failed)| failed.last());
+    let oldest = all
+        .iter()
+        .min_by_key(|(_, failed)| failed.last_attempt_at());
     if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
         all.remove(&oldest);
     }
@@ -218,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fails_again_and_again_waits_longer_and_longer() {
-        let attempts = Attempts::default();
+    fn repeated_failures_wait_longer_and_longer() {
+        let attempts = LoginAttempts::default();
         for _ in 0..5 {
             assert_eq!(attempts.begin("alice", Some(address(1)), NOON), Ok(()));
         }
@@ -233,35 +238,35 @@ mod tests {
         assert_eq!(
             attempts.begin("bob", Some(address(3)), now),
             Ok(()),
-            "another"
+            "another name"
         );
     }
 
     #[test]
-    fn an_address_is_limited_whatever_name_it_tries() {
-        let attempts = Attempts::default();
+    fn an_address_is_limited_across_names() {
+        let attempts = LoginAttempts::default();
         for n in 0..20 {
             assert_eq!(
                 attempts.begin(&n.to_string(), Some(address(1)), NOON),
                 Ok(())
             );
         }
-        let refused = attempts.begin("one more", Some(address(1)), NOON);
+        let refused = attempts.begin("another", Some(address(1)), NOON);
         assert_eq!(refused, Err(Duration::from_secs(1)));
-        assert_eq!(attempts.begin("one more", Some(address(2)), NOON), Ok(()));
+        assert_eq!(attempts.begin("another", Some(address(2)), NOON), Ok(()));
         let home = |text: &str| text.parse().ok();
         for n in 0..20 {
             let (name, address) = (format!("v6 {n}"), home(&format!("2001:db8::{n}")));
             assert_eq!(attempts.begin(&name, address, NOON), Ok(()));
         }
         let refused = attempts.begin("v6", home("2001:db8::ffff"), NOON);
-        assert!(refused.is_err(), "one house");
+        assert!(refused.is_err(), "one network");
         assert!(attempts.begin("v6", home("2001:db9::1"), NOON).is_ok());
     }
 
     #[test]
-    fn a_success_frees_the_name_and_not_the_address() {
-        let attempts = Attempts::default();
+    fn a_success_clears_the_name_but_not_the_address() {
+        let attempts = LoginAttempts::default();
         for n in 0..19 {
             attempts
                 .begin(&n.to_string(), Some(address(1)), NOON)
@@ -269,15 +274,15 @@ mod tests {
         }
         for _ in 0..5 {
             attempts.begin("alice", Some(address(1)), NOON).unwrap();
-            attempts.succeeded("alice", Some(address(1)));
+            attempts.record_success("alice", Some(address(1)));
         }
         attempts.begin("alice", Some(address(1)), NOON).unwrap();
         assert!(attempts.begin("bob", Some(address(1)), NOON).is_err());
     }
 
     #[test]
-    fn right_logins_do_not_keep_the_few_wrong_ones_of_an_office_alive() {
-        let attempts = Attempts::default();
+    fn successful_logins_do_not_keep_old_failures_of_an_address_alive() {
+        let attempts = LoginAttempts::default();
         let office = Some(address(1));
         for n in 0..1_000 {
             let now = at(n * 1_800);
@@ -287,27 +292,27 @@ mod tests {
             for second in [0, 1] {
                 let now = now + TimeDelta::seconds(second);
                 assert_eq!(attempts.begin("alice", office, now), Ok(()), "{n}");
-                attempts.succeeded("alice", office);
+                attempts.record_success("alice", office);
             }
         }
     }
 
     #[test]
-    fn a_right_login_after_too_many_wrong_ones_makes_the_next_wait_no_longer() {
-        let attempts = Attempts::default();
+    fn a_success_after_many_failures_does_not_lengthen_the_wait() {
+        let attempts = LoginAttempts::default();
         let office = Some(address(1));
         for n in 0..20 {
             attempts.begin(&n.to_string(), office, NOON).unwrap();
         }
         for _ in 0..3 {
             assert_eq!(attempts.begin("alice", office, at(1)), Ok(()));
-            attempts.succeeded("alice", office);
+            attempts.record_success("alice", office);
         }
     }
 
     #[test]
-    fn below_the_limit_nobody_waits_whatever_the_clock_says() {
-        let attempts = Attempts::default();
+    fn below_the_limit_no_attempt_waits_for_any_clock() {
+        let attempts = LoginAttempts::default();
         let office = Some(address(1));
         for now in [at(3_600), at(3_600), at(3_599), NOON] {
             assert_eq!(attempts.begin("alice", office, now), Ok(()));
@@ -316,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn of_logins_at_the_same_time_none_counts_that_succeeds() {
-        let attempts = Attempts::default();
+    fn concurrent_successful_logins_record_no_failures() {
+        let attempts = LoginAttempts::default();
         let office = Some(address(1));
         for n in 0..1_000 {
             let now = at(n);
@@ -325,15 +330,15 @@ mod tests {
                 assert_eq!(attempts.begin(name, office, now), Ok(()), "{n}");
             }
             for name in ["bob", "alice", "carol"] {
-                attempts.succeeded(name, office);
+                attempts.record_success(name, office);
             }
         }
         assert!(attempts.0.lock().unwrap().is_empty());
     }
 
     #[test]
-    fn whoever_guesses_gains_nothing_by_right_logins_in_between() {
-        let attempts = Attempts::default();
+    fn successful_logins_do_not_speed_up_guessing() {
+        let attempts = LoginAttempts::default();
         let home = Some(address(1));
         for n in 0..20 {
             attempts.begin(&n.to_string(), home, NOON).unwrap();
@@ -345,20 +350,20 @@ mod tests {
             assert_eq!(attempts.begin("mallory", home, now), Err(wait));
             now += TimeDelta::from_std(wait).unwrap();
             assert_eq!(attempts.begin("mallory", home, now), Ok(()));
-            attempts.succeeded("mallory", home);
+            attempts.record_success("mallory", home);
             let victim = format!("victim {n}");
             assert_eq!(attempts.begin(&victim, home, now), Ok(()));
         }
     }
 
     #[test]
-    fn failures_are_forgiven_one_by_one_while_nobody_fails() {
-        let attempts = Attempts::default();
+    fn failures_expire_one_by_one() {
+        let attempts = LoginAttempts::default();
         let office = Some(address(1));
         for n in 0..20 {
             attempts.begin(&n.to_string(), office, NOON).unwrap();
         }
-        // Three are forgiven in a quarter of an hour.
+        // Three failures are forgiven in 15 minutes.
         let later = at(900);
         for name in ["a", "b", "c"] {
             assert_eq!(attempts.begin(name, office, later), Ok(()));
@@ -368,8 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn all_is_forgotten_in_time() {
-        let attempts = Attempts::default();
+    fn all_failures_expire() {
+        let attempts = LoginAttempts::default();
         for n in 0..5 {
             attempts.begin("alice", None, at(n)).unwrap();
         }
@@ -381,20 +386,20 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_remembered_than_there_is_room_for() {
-        let attempts = Attempts::default();
-        for n in 0..MOST + 100 {
+    fn the_number_of_tracked_keys_is_limited() {
+        let attempts = LoginAttempts::default();
+        for n in 0..MAX_TRACKED_KEYS + 100 {
             let seconds = i64::try_from(n).unwrap() / 100;
             attempts.begin(&n.to_string(), None, at(seconds)).unwrap();
         }
-        assert_eq!(attempts.0.lock().unwrap().len(), MOST);
+        assert_eq!(attempts.0.lock().unwrap().len(), MAX_TRACKED_KEYS);
         let long = "ü".repeat(10_000);
         attempts.begin(&long, None, at(1000)).unwrap();
-        let kept = attempts.0.lock().unwrap();
-        let longest = kept.keys().map(|who| match who {
-            Who::Name(name) => name.len(),
-            Who::Address(_) => 0,
+        let tracked = attempts.0.lock().unwrap();
+        let longest = tracked.keys().map(|who| match who {
+            AttemptKey::Name(name) => name.len(),
+            AttemptKey::Address(_) => 0,
         });
-        assert!(longest.max() <= Some(LONGEST_NAME));
+        assert!(longest.max() <= Some(MAX_NAME_BYTES));
     }
 }

@@ -1,14 +1,14 @@
-//! The real executable: how it starts, what it refuses, how it stops.
+//! Tests of the executable: startup, errors, shutdown.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a test starts the executable, looks at the outcome with the system's own programs, and fails when it cannot"
+    reason = "the tests start the executable, inspect results with system programs, and fail on any error"
 )]
 
+mod authentication;
 mod files;
-mod flood;
-mod house;
-mod letting_in;
-mod refusing;
-mod serving;
+mod lifecycle;
+mod overload;
+mod startup_errors;
+mod test_server;

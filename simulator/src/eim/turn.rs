@@ -1,4 +1,4 @@
-//! One tick: show what stands in the state file, take the answer.
+//! One tick: send the content of the state file, accept the answer.
 
 use std::time::Duration;
 
@@ -12,69 +12,77 @@ use evenkeel_proto::maintmgr::{
 use tonic::Status;
 
 use super::EimNode;
-use super::cron::Repeats;
-use super::image::Images;
+use super::cron::RepeatedWindows;
+use super::image::ImageState;
 use super::update;
 use crate::clock::Time;
-use crate::line::count;
-use crate::truth::{Delivered, Opening, Said, Span};
+use crate::connection::increment;
+use crate::ground_truth::{DeliveredSchedule, EimSchedule, Span, StatusReport};
 
-/// Calls of one tick.
-const TRIES: u32 = 4;
+/// The maximum number of calls in a tick.
+const MAX_TRIES_PER_TICK: u32 = 4;
 
-/// What stands in the detail after an answer for the other kind of system.
-const NOT_IMAGES: &str = "skipping IMMUTABLE update request on Ubuntu node";
-const NOT_PACKAGES: &str = "skipping MUTABLE update request on Edge Microvisor Toolkit node";
+/// Details that the agent writes after an answer for the other kind of system.
+const IMMUTABLE_SKIPPED: &str = "skipping IMMUTABLE update request on Ubuntu node";
+const MUTABLE_SKIPPED: &str = "skipping MUTABLE update request on Edge Microvisor Toolkit node";
 
 impl EimNode {
-    /// Takes a turn. Returns how long it waits before the next one.
+    /// Takes a turn. Returns the delay until the next one.
     pub async fn turn(&mut self) -> Duration {
-        if !self.is_finishing && self.down_until.is_none() && self.chance.hits(self.habits.crash) {
+        if !self.is_finishing
+            && self.down_until.is_none()
+            && self.rng.happens(self.habits.crash_per_mille)
+        {
             return self.crash();
         }
-        let now = self.clock.moment().truth;
+        let now = self.clock.now().true_time;
         self.down_until = self.down_until.filter(|until| now < *until);
         if let Some(until) = self.down_until {
             return (until - now).to_std().unwrap_or_default();
         }
         self.advance();
         let running = self.running.as_ref();
-        if let Some(running) = running.filter(|r| r.goes_down.is_some_and(|down| down <= now)) {
-            return (running.over - now).to_std().unwrap_or_default();
+        if let Some(running) = running.filter(|r| r.goes_down_at.is_some_and(|down| down <= now)) {
+            return (running.ends_at - now).to_std().unwrap_or_default();
         }
         self.tick().await;
         self.pace.tick
     }
 
     async fn tick(&mut self) {
-        let is_unreadable = !self.is_finishing && self.chance.hits(self.habits.unreadable);
+        let is_unreadable =
+            !self.is_finishing && self.rng.happens(self.habits.unreadable_per_mille);
         let (kind, detail) = if is_unreadable {
             (StatusType::Failed, String::new())
         } else {
             (self.file.kind, self.file.detail.clone())
         };
         let about = self.file.update;
-        let image = self.images.as_ref().map(Images::echo).unwrap_or_default();
-        let mut wait = self.pace.again_after;
-        for _ in 0..TRIES {
-            let asked = self.clock.moment().truth;
-            let answer = self.ask(kind, &detail, &image).await;
-            let said = Said {
-                kind: update::name(kind),
+        let image = self
+            .images
+            .as_ref()
+            .map(ImageState::reported_image)
+            .unwrap_or_default();
+        let mut wait = self.pace.retry_delay;
+        for _ in 0..MAX_TRIES_PER_TICK {
+            let sent_at = self.clock.now().true_time;
+            let answer = self.send_status(kind, &detail, &image).await;
+            let report = StatusReport {
+                kind: update::status_name(kind),
                 detail: detail.clone(),
-                image: image.1.clone(),
+                image_version: image.1.clone(),
                 update: about,
                 spurious: is_unreadable,
-                between: (asked, self.clock.moment().truth),
+                between: (sent_at, self.clock.now().true_time),
                 acknowledged: u64::from(answer.is_ok()),
             };
-            let between = said.between;
-            self.note(said);
+            let between = report.between;
+            self.record_report(report);
             if let Ok(answer) = answer {
                 self.advance();
-                self.accept(answer, between);
+                self.accept_answer(answer, between);
                 self.advance();
-                // Whatever stands there by now.
+                // Overwrites whatever the file has by now.
                 if kind == StatusType::Updated {
                     self.file.kind = StatusType::UpToDate;
                 }
@@ -85,7 +93,7 @@ impl EimNode {
         }
     }
 
-    async fn ask(
+    async fn send_status(
         &mut self,
         kind: StatusType,
         detail: &str,
@@ -106,84 +114,92 @@ impl EimNode {
                 .platform_update_status(request)
                 .await
         };
-        let answer = self.line.call(&mut self.chance, request, send).await?;
-        count(&self.line.weather().tally.polls);
+        let answer = self.connection.call(&mut self.rng, request, send).await?;
+        increment(&self.connection.network().counters.polls);
         Ok(answer)
     }
 
-    /// Writes down what was said; what was said before in the same words only lasts longer.
-    fn note(&mut self, said: Said) {
-        let last = self.truth.said.last_mut().filter(|last| {
-            (last.kind, last.update, last.spurious) == (said.kind, said.update, said.spurious)
-                && (&last.detail, &last.image) == (&said.detail, &said.image)
+    /// Records a report. An equal report only extends the previous one.
+    fn record_report(&mut self, report: StatusReport) {
+        let last = self.ground_truth.reports.last_mut().filter(|last| {
+            (last.kind, last.update, last.spurious) == (report.kind, report.update, report.spurious)
+                && (&last.detail, &last.image_version) == (&report.detail, &report.image_version)
         });
         match last {
-            None => self.truth.said.push(said),
+            None => self.ground_truth.reports.push(report),
             Some(last) => {
-                last.between.1 = said.between.1;
-                last.acknowledged += said.acknowledged;
+                last.between.1 = report.between.1;
+                last.acknowledged += report.acknowledged;
             }
         }
     }
 
-    /// Takes an answer, as the real agent does.
-    fn accept(&mut self, answer: PlatformUpdateStatusResponse, between: Span) {
+    /// Accepts an answer, as the real agent does.
+    fn accept_answer(&mut self, answer: PlatformUpdateStatusResponse, between: Span) {
         let kind = answer.os_type();
         let (Some(_), Some(schedule)) = (answer.update_source, answer.update_schedule) else {
             return;
         };
         let other = match (&self.images, kind) {
-            (None, OsType::Immutable) => Some(NOT_IMAGES),
-            (Some(_), OsType::Mutable) => Some(NOT_PACKAGES),
+            (None, OsType::Immutable) => Some(IMMUTABLE_SKIPPED),
+            (Some(_), OsType::Mutable) => Some(MUTABLE_SKIPPED),
             _ => None,
         };
         if let Some(other) = other {
             other.clone_into(&mut self.file.detail);
             return;
         }
-        let is_empty = self.desire(answer.os_profile_update_source.as_ref(), between);
-        let told = schedule.single_schedule.map(|single| span(&single));
-        let repeated = schedule.repeated_schedules.iter().filter_map(Repeats::of);
+        let is_empty = self.accept_target(answer.os_profile_update_source.as_ref(), between);
+        let window = schedule.single_schedule.map(|single| span(&single));
+        let repeated = schedule
+            .repeated_schedules
+            .iter()
+            .filter_map(RepeatedWindows::from_wire);
         let repeated: Vec<_> = repeated.collect();
-        self.write_down(told, &repeated, between, is_empty);
-        // The file has the last window that there was, so that a new process knows it.
-        if told.is_some() && self.file.single != told {
-            self.file.single = told;
+        self.record_delivery(window, &repeated, between, is_empty);
+        // The file keeps the last window, so that a new process knows it.
+        if window.is_some() && self.file.single != window {
+            self.file.single = window;
             self.file.is_used = false;
         }
-        let now = self.clock.moment();
-        self.file.is_used |= self.jobs.hear(told, self.file.is_used, now.node, self.pace);
-        self.jobs.repeat(repeated, now.node);
-        self.fetch(now);
+        let now = self.clock.now();
+        self.file.is_used |=
+            self.jobs
+                .accept_window(window, self.file.is_used, now.node_time, self.pace);
+        self.jobs.set_repeated(repeated, now.node_time);
+        self.start_download(now);
     }
 
-    /// Keeps for the truth by which windows the node may begin from this answer on.
-    fn write_down(
+    /// Records in the ground truth which schedules the node may use from this answer on.
+    fn record_delivery(
         &mut self,
         single: Option<Span>,
-        repeated: &[Repeats],
+        repeated: &[RepeatedWindows],
         between: Span,
         is_empty: bool,
     ) {
-        let once = single.map(Opening::Once).into_iter();
-        let all = once.chain(repeated.iter().cloned().map(Opening::Again));
-        let mut told = Vec::new();
+        let once = single.map(EimSchedule::Single).into_iter();
+        let all = once.chain(repeated.iter().cloned().map(EimSchedule::Repeated));
+        let mut schedules = Vec::new();
         for window in all {
-            let known = self.told.iter().find(|(opening, _)| *opening == window);
-            let at = known.map_or(self.truth.delivered.len(), |(_, at)| *at);
-            if known.is_none() {
-                self.truth.delivered.push(Delivered {
-                    window: window.clone(),
+            let existing = self
+                .delivered
+                .iter()
+                .find(|(opening, _)| *opening == window);
+            let at = existing.map_or(self.ground_truth.delivered.len(), |(_, at)| *at);
+            if existing.is_none() {
+                self.ground_truth.delivered.push(DeliveredSchedule {
+                    schedule: window.clone(),
                     answers: Vec::new(),
                     is_empty: false,
                 });
             }
-            let delivered = &mut self.truth.delivered[at];
+            let delivered = &mut self.ground_truth.delivered[at];
             delivered.answers.push(between);
             delivered.is_empty |= is_empty;
-            told.push((window, at));
+            schedules.push((window, at));
         }
-        self.told = told;
+        self.delivered = schedules;
     }
 }
 

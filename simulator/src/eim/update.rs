@@ -1,4 +1,4 @@
-//! One update on the node, as time passes.
+//! An update on the node, as time passes.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use chrono::TimeDelta;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 
 use super::EimNode;
-use super::image::Picture;
-use super::jobs::Jobs;
+use super::image::EimImage;
+use super::jobs::WindowJobs;
 use crate::clock::{Moment, Time};
-use crate::truth::{Change, End, Span, Update};
+use crate::ground_truth::{EimUpdate, ImageReplacement, Span, UpdateEnd};
 
-/// An update that goes on.
+/// A running update.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningUpdate {
     update: usize,
     window: Span,
-    /// The image that the machine boots, if it is one.
-    picture: Option<Picture>,
-    /// When the machine goes down for it, if it does.
-    pub(super) goes_down: Option<Time>,
-    /// When it is over.
-    pub(super) over: Time,
-    /// How; none if nothing is ever heard of it again.
-    end: Option<End>,
+    /// The image that the machine boots; `None` for packages.
+    target: Option<EimImage>,
+    /// When the machine goes down for the update; `None` if it does not.
+    pub(super) goes_down_at: Option<Time>,
+    /// When the update ends.
+    pub(super) ends_at: Time,
+    /// How it ends; `None` if the end is never reported.
+    end: Option<UpdateEnd>,
 }
 
-/// The name of a kind of sample.
-pub(super) const fn name(kind: StatusType) -> &'static str {
+/// The name of a status.
+pub(super) const fn status_name(kind: StatusType) -> &'static str {
     match kind {
         StatusType::Unspecified => "unspecified",
         StatusType::UpToDate => "up_to_date",
@@ -40,153 +40,158 @@ pub(super) const fn name(kind: StatusType) -> &'static str {
 }
 
 impl EimNode {
-    /// Lets everything happen whose time has come.
+    /// Handles everything that is due.
     pub(super) fn advance(&mut self) {
-        let now = self.clock.moment();
+        let now = self.clock.now();
         if let Some(running) = &self.running {
-            if now.truth < running.over {
+            if now.true_time < running.ends_at {
                 return;
             }
-            self.end();
+            self.end_update();
         }
-        self.fetched(now);
+        self.finish_download(now);
         if self.is_finishing || self.down_until.is_some() || self.running.is_some() {
             return;
         }
-        let Some((window, begins)) = self.jobs.due(now.node) else {
+        let Some((window, begins)) = self.jobs.take_due(now.node_time) else {
             return;
         };
-        // One job runs at a time: what was due meanwhile follows.
-        let ended = self.truth.updates.last().and_then(|last| last.ended);
-        let begins = ended.map_or(begins, |(at, _)| begins.max(at.node));
-        if begins < window.1 && !self.waits_for_image(window) {
-            self.begin(window, self.clock.by_node(begins), now);
+        // One job runs at a time: a window that became due meanwhile follows.
+        let ended = self.ground_truth.updates.last().and_then(|last| last.ended);
+        let begins = ended.map_or(begins, |(at, _)| begins.max(at.node_time));
+        if begins < window.1 && !self.defer_to_download(window) {
+            self.begin(window, self.clock.at_node_time(begins), now);
         }
     }
 
     /// Begins in a window, if there is anything to do.
     pub(super) fn begin(&mut self, window: Span, at: Moment, now: Moment) {
-        let picture = self.images.as_ref().map(|images| images.next().cloned());
-        // An image that is there already is passed over without a word.
-        if picture == Some(None) {
+        let target = self.images.as_ref().map(|images| images.pending().cloned());
+        // If the desired image already runs, the agent does nothing and reports nothing.
+        if target == Some(None) {
             return;
         }
-        let picture = picture.flatten();
-        let is_fetched = self.images.as_ref().is_none_or(|i| i.has(picture.as_ref()));
-        let update = self.open(picture.as_ref());
-        let opened = &mut self.truth.updates[update];
+        let target = target.flatten();
+        let is_fetched = self
+            .images
+            .as_ref()
+            .is_none_or(|i| i.has_downloaded(target.as_ref()));
+        let update = self.open_update(target.as_ref());
+        let opened = &mut self.ground_truth.updates[update];
         opened.window = Some(window);
         opened.began = Some(at);
-        self.change(update, window, at, is_fetched);
+        self.start_change(update, window, at, is_fetched);
         if let Some(running) = &mut self.running {
-            running.picture = picture;
-            if running.over <= now.truth {
-                self.end();
+            running.target = target;
+            if running.ends_at <= now.true_time {
+                self.end_update();
             }
         }
     }
 
-    /// The update that is open for this image and has not begun, or a new one.
-    pub(super) fn open(&mut self, picture: Option<&Picture>) -> usize {
+    /// The open update for this image that has not begun, or a new one.
+    pub(super) fn open_update(&mut self, target: Option<&EimImage>) -> usize {
         let image = self
             .images
             .as_ref()
-            .zip(picture)
-            .map(|(images, picture)| Change {
-                from: images.booted().to_owned(),
-                to: picture.image.clone(),
+            .zip(target)
+            .map(|(images, target)| ImageReplacement {
+                from: images.booted_version().to_owned(),
+                to: target.version.clone(),
             });
-        let last = self.truth.updates.last();
+        let last = self.ground_truth.updates.last();
         let is_open = last.is_some_and(|last| {
             image.is_some() && last.image == image && last.began.is_none() && last.ended.is_none()
         });
         if !is_open {
-            self.truth.updates.push(Update {
+            self.ground_truth.updates.push(EimUpdate {
                 window: None,
                 began: None,
                 ended: None,
                 image,
             });
         }
-        self.truth.updates.len() - 1
+        self.ground_truth.updates.len() - 1
     }
 
-    /// Changes the node. Without all that it needs it fails.
-    fn change(&mut self, update: usize, window: Span, at: Moment, is_ready: bool) {
+    /// Changes the node. The update fails if it is not ready or if the window is too short.
+    fn start_change(&mut self, update: usize, window: Span, at: Moment, is_ready: bool) {
         let length = |length: Duration| TimeDelta::from_std(length).unwrap_or_default();
-        let working = length(self.chance.length(self.habits.working));
-        let mut end = self.draw();
-        // The length of the window is the budget of its update.
+        let working = length(self.rng.duration(self.habits.update_time));
+        let mut end = self.draw_end();
+        // The length of the window limits its update.
         if !is_ready || window.1 - window.0 < working {
-            end = Some(End::Failed);
+            end = Some(UpdateEnd::Failed);
         }
-        let is_halfway = end == Some(End::Failed) && is_ready && self.chance.hits(400);
-        let reboots = end == Some(End::Updated) || is_halfway;
-        let down = at.truth + working;
-        let rebooting = length(self.chance.length(self.habits.rebooting));
-        self.running = Some(Running {
+        let is_halfway = end == Some(UpdateEnd::Failed) && is_ready && self.rng.happens(400);
+        let reboots = end == Some(UpdateEnd::Updated) || is_halfway;
+        let down = at.true_time + working;
+        let rebooting = length(self.rng.duration(self.habits.reboot_time));
+        self.running = Some(RunningUpdate {
             update,
             window,
-            picture: None,
-            goes_down: reboots.then_some(down),
-            over: if reboots { down + rebooting } else { down },
+            target: None,
+            goes_down_at: reboots.then_some(down),
+            ends_at: if reboots { down + rebooting } else { down },
             end,
         });
         self.file.kind = StatusType::Started;
         self.file.update = Some(update);
     }
 
-    fn draw(&mut self) -> Option<End> {
+    fn draw_end(&mut self) -> Option<UpdateEnd> {
         let habits = self.habits;
-        if self.chance.hits(habits.stuck) {
+        if self.rng.happens(habits.stuck_per_mille) {
             None
-        } else if self.chance.hits(habits.fail) {
-            Some(End::Failed)
-        } else if self.chance.hits(habits.nothing) {
-            Some(End::Nothing)
+        } else if self.rng.happens(habits.failure_per_mille) {
+            Some(UpdateEnd::Failed)
+        } else if self.rng.happens(habits.no_op_per_mille) {
+            Some(UpdateEnd::NothingToDo)
         } else {
-            Some(End::Updated)
+            Some(UpdateEnd::Updated)
         }
     }
 
-    /// The update is over: the agent looks, after a reboot in a new process, and writes down what it finds.
-    fn end(&mut self) {
+    /// Ends the update: the agent, after a reboot a new process, writes the result to the state
+    /// file.
+    fn end_update(&mut self) {
         let Some(running) = self.running.take() else {
             return;
         };
-        let at = self.clock.at(running.over);
-        if running.goes_down.is_some() {
-            let is_inside = running.window.0 <= at.node && at.node < running.window.1;
+        let at = self.clock.at_true_time(running.ends_at);
+        if running.goes_down_at.is_some() {
+            let is_inside = running.window.0 <= at.node_time && at.node_time < running.window.1;
             self.file.is_used |= is_inside && self.file.single == Some(running.window);
-            self.jobs = Jobs::at_start(self.file.single);
-            self.forget_images();
+            self.jobs = WindowJobs::with_window(self.file.single);
+            self.clear_downloads();
         }
         let Some(end) = running.end else { return };
         self.file.update = Some(running.update);
-        self.truth.updates[running.update].ended = Some((at, end));
+        self.ground_truth.updates[running.update].ended = Some((at, end));
         match end {
-            End::Updated => {
-                self.boot(running.picture);
+            UpdateEnd::Updated => {
+                self.boot(running.target);
                 self.file.kind = StatusType::Updated;
                 self.file.detail = self.detail(running.update, "SUCCESS");
             }
-            End::Failed => {
+            UpdateEnd::Failed => {
                 self.file.kind = StatusType::Failed;
                 self.file.detail = self.detail(running.update, "FAIL");
             }
-            // What stood there stays.
-            End::Nothing => self.file.kind = StatusType::UpToDate,
+            // The detail is not changed.
+            UpdateEnd::NothingToDo => self.file.kind = StatusType::UpToDate,
         }
     }
 
-    /// What stands beside an end: mostly of this very update, often the same as the last time, sometimes nothing.
+    /// The detail of an end: mostly of this update, often the same as the last time, sometimes
+    /// empty.
     fn detail(&mut self, update: usize, status: &str) -> String {
         let (key, value) = if status == "SUCCESS" {
             ("Version", "12")
         } else {
             ("FailureReason", "download")
         };
-        match self.chance.between(0, 9) {
+        match self.rng.between(0, 9) {
             0 => String::new(),
             1..=3 => format!(
                 "{{\"UpdateLog\":[{{\"StatusDetail.Status\":\"{status}\",\"{key}\":\"{value}\"}}]}}"
@@ -198,14 +203,14 @@ impl EimNode {
         }
     }
 
-    /// The process dies. What it was about it goes on with when it is back.
+    /// The process crashes. A running update continues after the restart.
     pub(super) fn crash(&mut self) -> Duration {
-        let down = self.chance.length(self.habits.down);
-        let until = self.clock.moment().truth + TimeDelta::from_std(down).unwrap_or_default();
-        self.jobs = Jobs::at_start(self.file.single);
-        self.forget_images();
+        let down = self.rng.duration(self.habits.crash_downtime);
+        let until = self.clock.now().true_time + TimeDelta::from_std(down).unwrap_or_default();
+        self.jobs = WindowJobs::with_window(self.file.single);
+        self.clear_downloads();
         if let Some(running) = &mut self.running {
-            running.over = running.over.max(until);
+            running.ends_at = running.ends_at.max(until);
         }
         self.down_until = Some(until);
         down

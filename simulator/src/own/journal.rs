@@ -1,98 +1,98 @@
-//! What a node of our own agent writes down of an attempt.
+//! The journal of an attempt on a node with our own agent.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{BadImage, Event, Facts, Image};
 use uuid::Uuid;
 
 use crate::clock::{Moment, Time};
+use crate::ground_truth::{Attempt, AttemptEvent, ImageReplacement, Span, StartPermit};
 use crate::own::wire;
-use crate::truth::{Attempt, Change, Leave, Span, Told};
 
 /// An attempt that is open on the node.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct JournalEntry {
     pub(super) id: Uuid,
     pub(super) digest: String,
     pub(super) phase: Phase,
     pub(super) acknowledged: u32,
     pub(super) boot_id: String,
     events: Vec<Event>,
-    told: Vec<Told>,
-    leave: Option<Leave>,
-    /// The image that is to be booted.
-    pub(super) image: Option<Trial>,
-    /// The one that runs since it ended, if it ended with a word of that.
+    history: Vec<AttemptEvent>,
+    permit: Option<StartPermit>,
+    /// The image to boot.
+    pub(super) image: Option<ImageTrial>,
+    /// The image that runs since the attempt ended, if the end reported one.
     booted: Option<String>,
 }
 
-/// An image that is to be booted in the place of another one.
+/// An image that replaces another one.
 #[derive(Debug)]
-pub(super) struct Trial {
-    pub(super) change: Change,
+pub(super) struct ImageTrial {
+    pub(super) change: ImageReplacement,
     pub(super) profile: String,
-    /// Of its file.
+    /// The digest of its file.
     sha256: String,
-    /// Whether it is tried although it failed here.
+    /// Whether it is tried although it failed on this node.
     pub(super) again: bool,
 }
 
-impl Trial {
-    /// That of an image on a node that runs this version.
-    pub(super) fn of(image: Image, running: &str) -> Self {
+impl ImageTrial {
+    /// The trial of an image on a node that runs the version `running`.
+    pub(super) fn new(image: Image, running: &str) -> Self {
         Self {
-            change: Change {
+            change: ImageReplacement {
                 from: running.to_owned(),
                 to: image.image_id,
             },
             profile: image.profile_name,
             sha256: image.sha256,
-            again: image.again,
+            again: image.is_retry,
         }
     }
 
-    /// Whether it runs already: it need not be booted.
-    pub(super) fn is_there(&self) -> bool {
+    /// Whether the image already runs, so it need not be booted.
+    pub(super) fn is_running(&self) -> bool {
         self.change.from == self.change.to
     }
 
-    /// Whether it failed on a node with these facts, and nobody ordered it.
-    pub(super) fn is_refused(&self, facts: &Facts) -> bool {
+    /// Whether the image failed on a node with these facts and was not ordered.
+    pub(super) fn is_quarantined(&self, facts: &Facts) -> bool {
         let mut bad = facts.bad_images.iter();
         !self.again && bad.any(|bad| bad.sha256 == self.sha256)
     }
 }
 
-/// Where an attempt stands on the node.
+/// The progress of an attempt on the node.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Until then, by the true clock; the flag says whether it will work.
-    Fetching { until: Time, works: bool },
+    /// Until this time, by the true clock. `succeeds` is the result.
+    Downloading { until: Time, succeeds: bool },
     /// Ready to begin.
     Staged,
-    /// Being changed: what is still to happen, each so long after the one before.
+    /// The node is being changed. Each remaining step has its delay after the previous one.
     Changing {
-        steps: VecDeque<(Duration, News)>,
+        steps: VecDeque<(Duration, Kind)>,
         since: Time,
     },
-    /// It is over.
-    Over,
+    /// The attempt has ended.
+    Ended,
 }
 
-/// Leave given ahead.
+/// A grant to begin while no server can be reached.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct OfflineGrant {
     pub(super) digest: String,
     pub(super) windows: Vec<Span>,
     pub(super) expires: Time,
-    /// When the node asked, and when it was given, by the server.
+    /// When the node polled, and when the server answered.
     pub(super) between: Span,
 }
 
-impl Given {
+impl OfflineGrant {
     /// Whether an attempt at this target may begin at this instant of the node's own clock.
     pub(super) fn allows(&self, digest: &str, node: Time) -> bool {
         self.digest == digest
@@ -104,7 +104,7 @@ impl Given {
     }
 }
 
-impl Entry {
+impl JournalEntry {
     pub(super) fn new(id: Uuid, digest: &str, boot_id: &str) -> Self {
         Self {
             id,
@@ -113,23 +113,23 @@ impl Entry {
             acknowledged: 0,
             boot_id: boot_id.to_owned(),
             events: Vec::new(),
-            told: Vec::new(),
-            leave: None,
+            history: Vec::new(),
+            permit: None,
             image: None,
             booted: None,
         }
     }
 
-    /// Writes down what the end of an attempt at an image leaves on the node: which one runs, and which one failed.
-    /// Facts survive what the journal does not.
-    pub(super) fn settle(&mut self, facts: &mut Facts) {
-        let (Some(trial), Some(last)) = (&self.image, self.told.last()) else {
+    /// Updates the facts after an attempt at an image: the running image and the failed one. Facts
+    /// survive the loss of the journal.
+    pub(super) fn update_image_facts(&mut self, facts: &mut Facts) {
+        let (Some(trial), Some(last)) = (&self.image, self.history.last()) else {
             return;
         };
         let Some(running) = &mut facts.booted_image else {
             return;
         };
-        match last.news {
+        match last.name {
             "finished" => {
                 running.image_id.clone_from(&trial.change.to);
                 facts.bad_images.retain(|bad| bad.sha256 != trial.sha256);
@@ -139,7 +139,7 @@ impl Entry {
                 facts.bad_images.push(BadImage {
                     sha256: trial.sha256.clone(),
                     image_id: trial.change.to.clone(),
-                    why: "as drawn by lot".to_owned(),
+                    reason: "as drawn by lot".to_owned(),
                 });
             }
             "failed" => {}
@@ -148,23 +148,23 @@ impl Entry {
         self.booted = Some(running.image_id.clone());
     }
 
-    /// Writes down what happened.
-    pub(super) fn push(&mut self, news: News, at: Moment) {
+    /// Records an event.
+    pub(super) fn push(&mut self, event: Kind, at: Moment) {
         let sequence = self.last_sequence() + 1;
-        let told = Told {
-            news: wire::name(&news),
+        let record = AttemptEvent {
+            name: wire::event_name(&event),
             at,
         };
-        if wire::ends(&news) {
-            self.phase = Phase::Over;
+        if wire::ends_attempt(&event) {
+            self.phase = Phase::Ended;
         }
-        self.told.push(told);
+        self.history.push(record);
         self.events.push(Event {
             sequence,
-            node_time: Some(wire::timestamp(at.node)),
+            node_time: Some(wire::timestamp(at.node_time)),
             boot_id: self.boot_id.clone(),
-            news: Some(news),
-            account: None,
+            kind: Some(event),
+            report: None,
         });
     }
 
@@ -173,23 +173,28 @@ impl Entry {
         u32::try_from(self.events.len()).unwrap_or(u32::MAX)
     }
 
-    /// What was not acknowledged yet.
+    /// The events that are not acknowledged.
     pub(super) fn unsent(&self) -> Vec<Event> {
         let from = usize::try_from(self.acknowledged).unwrap_or(usize::MAX);
         self.events.get(from..).unwrap_or_default().to_vec()
     }
 
     /// Begins to change the node.
-    pub(super) fn begin(&mut self, leave: Leave, steps: VecDeque<(Duration, News)>, at: Moment) {
-        self.leave = Some(leave);
-        self.push(News::Began(evenkeel_proto::agent::Began {}), at);
+    pub(super) fn begin(
+        &mut self,
+        permit: StartPermit,
+        steps: VecDeque<(Duration, Kind)>,
+        at: Moment,
+    ) {
+        self.permit = Some(permit);
+        self.push(Kind::Began(evenkeel_proto::agent::Began {}), at);
         self.phase = Phase::Changing {
             steps,
-            since: at.truth,
+            since: at.true_time,
         };
     }
 
-    /// Lets everything happen whose time has come.
+    /// Records all steps that are due.
     pub(super) fn catch_up(&mut self, now: Moment) {
         loop {
             let Phase::Changing { steps, since } = &mut self.phase else {
@@ -199,31 +204,31 @@ impl Entry {
                 return;
             };
             let due = *since + TimeDelta::from_std(*length).unwrap_or_default();
-            if now.truth < due {
+            if now.true_time < due {
                 return;
             }
-            let Some((_, news)) = steps.pop_front() else {
+            let Some((_, event)) = steps.pop_front() else {
                 return;
             };
             *since = due;
-            if matches!(news, News::RebootBegun(_)) {
+            if matches!(event, Kind::RebootBegun(_)) {
                 let next = Uuid::parse_str(&self.boot_id).map_or(0, |boot| boot.as_u128());
-                self.push(news, now);
+                self.push(event, now);
                 self.boot_id = Uuid::from_u128(next.wrapping_add(1)).to_string();
             } else {
-                self.push(news, now);
+                self.push(event, now);
             }
         }
     }
 
-    /// What really happened.
-    pub(super) fn into_truth(self, forgotten: bool) -> Attempt {
+    /// The ground truth of the attempt.
+    pub(super) fn into_ground_truth(self, forgotten: bool) -> Attempt {
         Attempt {
             id: self.id,
             digest: self.digest,
-            events: self.told,
+            events: self.history,
             acknowledged: self.acknowledged,
-            leave: self.leave,
+            permit: self.permit,
             forgotten,
             again: self.image.as_ref().is_some_and(|trial| trial.again),
             image: self.image.map(|trial| trial.change),

@@ -1,4 +1,4 @@
-//! One turn of a node: go on with what was begun, tell, ask, act.
+//! One turn of a node: advance the attempt, report, poll, act.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
-use evenkeel_proto::agent::target::Wish;
+use evenkeel_proto::agent::target::Spec;
 use evenkeel_proto::agent::{
     Attempt, BeginRequest, BeginResponse, Decision, FailureKind, PollRequest, PollResponse,
     ReportRequest, ReportResponse, Target,
@@ -14,153 +14,156 @@ use evenkeel_proto::agent::{
 use tonic::Status;
 
 use super::OwnNode;
-use super::journal::{Entry, Given, Phase, Trial};
+use super::journal::{ImageTrial, JournalEntry, OfflineGrant, Phase};
 use super::wire;
 use crate::clock::Time;
-use crate::line::{count, is_lost, pushback};
-use crate::truth::{Leave, Span};
+use crate::connection::{increment, is_network_error, retry_pushback};
+use crate::ground_truth::{Span, StartPermit};
 
-/// The same wish is not seen through again before this, so that a server that forgot does not make the node run in
-/// circles.
-const RETRY: TimeDelta = TimeDelta::seconds(2);
+/// The minimum interval between two attempts at the same target, so that a server that forgot an
+/// attempt does not make the node run in circles.
+const MIN_RETRY_INTERVAL: TimeDelta = TimeDelta::seconds(2);
 
-/// Servers that have too much to do for so long are as good as out of reach.
-const MOST_BUSY: TimeDelta = TimeDelta::minutes(2);
+/// Servers that are overloaded for this time count as unreachable.
+const MAX_OVERLOAD_WAIT: TimeDelta = TimeDelta::minutes(2);
 
 impl OwnNode {
-    /// Takes a turn. Returns how long it wants to wait before the next one.
+    /// Takes a turn. Returns the delay until the next one.
     pub async fn turn(&mut self) -> Duration {
         if !self.is_finishing {
-            if self.chance.hits(self.habits.crash) {
+            if self.rng.happens(self.habits.crash_per_mille) {
                 return self.crash();
             }
-            if self.chance.hits(self.habits.news) {
-                wire::turn_over(&mut self.facts, &mut self.chance);
+            if self.rng.happens(self.habits.fact_change_per_mille) {
+                wire::change_facts(&mut self.facts, &mut self.rng);
             }
-            let now = self.clock.moment().truth;
-            if self.cut_off_until.is_none() && self.chance.hits(self.habits.cut_off) {
-                let is_long = self.chance.hits(self.habits.long_cut_off);
-                let length = self.chance.length(if is_long {
-                    self.habits.long_cut_off_for
+            let now = self.clock.now().true_time;
+            if self.outage_until.is_none() && self.rng.happens(self.habits.outage_per_mille) {
+                let is_long = self.rng.happens(self.habits.long_outage_per_mille);
+                let length = self.rng.duration(if is_long {
+                    self.habits.long_outage_time
                 } else {
-                    self.habits.cut_off_for
+                    self.habits.outage_time
                 });
-                self.cut_off_until = Some(now + TimeDelta::from_std(length).unwrap_or_default());
+                self.outage_until = Some(now + TimeDelta::from_std(length).unwrap_or_default());
             }
-            self.cut_off_until = self.cut_off_until.filter(|until| now < *until);
+            self.outage_until = self.outage_until.filter(|until| now < *until);
         }
-        self.go_on();
-        // An error was counted where it happened; the next turn is the retry.
-        if let Err(status) = self.speak().await
-            && self.is_left_alone(&status)
+        self.advance();
+        // Errors are counted where they happen; the next turn is the retry.
+        if let Err(status) = self.exchange().await
+            && self.are_servers_unreachable(&status)
         {
-            self.begin_unasked();
+            self.begin_offline();
         }
-        self.chance.length(self.habits.turn)
+        self.rng.duration(self.habits.turn_interval)
     }
 
-    /// Whether an error means that no server can be reached. A server that has too much to do is given its time.
-    fn is_left_alone(&mut self, status: &Status) -> bool {
-        let Some(again) = pushback(status) else {
-            return is_lost(status);
+    /// Whether an error means that no server can be reached. An overloaded server gets some time.
+    fn are_servers_unreachable(&mut self, status: &Status) -> bool {
+        let Some(again) = retry_pushback(status) else {
+            return is_network_error(status);
         };
-        let now = self.clock.moment().truth;
-        let since = self.memory.busy.map_or(now, |(since, _)| since);
+        let now = self.clock.now().true_time;
+        let since = self.memory.overloaded.map_or(now, |(since, _)| since);
         let until = now + TimeDelta::from_std(again).unwrap_or_default();
-        let is_patient = now - since < MOST_BUSY;
-        // Leave from before is not lost for it.
-        let until = if is_patient {
-            until.min(since + MOST_BUSY)
+        let may_wait = now - since < MAX_OVERLOAD_WAIT;
+        // The offline grant is not lost because of this.
+        let until = if may_wait {
+            until.min(since + MAX_OVERLOAD_WAIT)
         } else {
             until
         };
-        self.memory.busy = Some((since, until));
-        !is_patient
+        self.memory.overloaded = Some((since, until));
+        !may_wait
     }
 
-    /// Whether servers that had too much to do want to be left in peace.
-    fn is_to_wait(&self, now: Time) -> bool {
-        self.memory.busy.is_some_and(|(_, until)| now < until)
+    /// Whether the node must wait because the servers are overloaded.
+    fn must_wait(&self, now: Time) -> bool {
+        self.memory.overloaded.is_some_and(|(_, until)| now < until)
     }
 
-    /// The process dies, and sometimes the machine with all that it knew.
+    /// The process crashes, sometimes together with the machine and all its memory.
     fn crash(&mut self) -> Duration {
         self.memory = super::Memory::default();
-        if self.chance.hits(500) {
-            let boot = self.chance.uuid().to_string();
+        if self.rng.happens(500) {
+            let boot = self.rng.uuid().to_string();
             self.facts.boot_id.clone_from(&boot);
             if let Some(entry) = &mut self.journal.entry {
                 entry.boot_id = boot;
             }
         }
-        if self.chance.hits(self.habits.forget) {
-            self.journal.given = None;
-            self.journal.ended = None;
+        if self.rng.happens(self.habits.journal_loss_per_mille) {
+            self.journal.offline_grant = None;
+            self.journal.last_ended = None;
             if let Some(entry) = self.journal.entry.take() {
-                self.done.push(entry.into_truth(true));
+                self.done.push(entry.into_ground_truth(true));
             }
         }
-        self.chance.length(self.habits.down)
+        self.rng.duration(self.habits.crash_downtime)
     }
 
-    /// What goes on without any server.
-    fn go_on(&mut self) {
-        let now = self.clock.moment();
+    /// Advances what needs no server.
+    fn advance(&mut self) {
+        let now = self.clock.now();
         let Some(entry) = &mut self.journal.entry else {
             return;
         };
         entry.catch_up(now);
-        if let Phase::Fetching { until, works } = entry.phase
-            && until <= now.truth
+        if let Phase::Downloading { until, succeeds } = entry.phase
+            && until <= now.true_time
         {
             entry.phase = Phase::Staged;
-            let news = if works {
+            let event = if succeeds {
                 wire::downloaded()
             } else {
                 wire::failed(FailureKind::Download, entry.image.as_ref())
             };
-            entry.push(news, now);
+            entry.push(event, now);
         }
         if matches!(entry.phase, Phase::Changing { .. }) && entry.boot_id != self.facts.boot_id {
             self.facts.boot_id.clone_from(&entry.boot_id);
         }
-        entry.settle(&mut self.facts);
+        entry.update_image_facts(&mut self.facts);
     }
 
-    /// Tells what is not told, and asks what to do when nothing is being changed.
-    async fn speak(&mut self) -> Result<(), Status> {
-        if self.cut_off_until.is_some() {
+    /// Reports the unsent events, and polls unless an update is running.
+    async fn exchange(&mut self) -> Result<(), Status> {
+        if self.outage_until.is_some() {
             return Err(Status::unavailable("no network"));
         }
-        if self.is_to_wait(self.clock.moment().truth) {
+        if self.must_wait(self.clock.now().true_time) {
             return Ok(());
         }
-        self.flush().await?;
-        let is_over = |entry: &Entry| matches!(entry.phase, Phase::Over);
-        if let Some(entry) = self.journal.entry.take_if(|entry| is_over(entry)) {
-            self.journal.ended = Some((entry.digest.clone(), self.clock.moment().truth));
-            self.done.push(entry.into_truth(false));
+        self.send_events().await?;
+        let has_ended = |entry: &JournalEntry| matches!(entry.phase, Phase::Ended);
+        if let Some(entry) = self.journal.entry.take_if(|entry| has_ended(entry)) {
+            self.journal.last_ended = Some((entry.digest.clone(), self.clock.now().true_time));
+            self.done.push(entry.into_ground_truth(false));
         }
         let busy = self.journal.entry.as_ref();
         if busy.is_some_and(|entry| matches!(entry.phase, Phase::Changing { .. })) {
             return Ok(());
         }
-        let asked = self.clock.moment().truth;
+        let requested_at = self.clock.now().true_time;
         let answer = self.poll().await?;
-        let given = wire::time(answer.now);
+        let answered_at = wire::parse_time(answer.now);
         if let Some(decision) = answer.decision {
-            self.keep_grant(&decision, given.map(|given| (asked, given)));
-            let rests = matches!(
+            self.store_grant(
+                &decision,
+                answered_at.map(|answered_at| (requested_at, answered_at)),
+            );
+            let is_resting = matches!(
                 decision.act,
                 None | Some(Act::Idle(_) | Act::Continue(_) | Act::Fetch(_))
             );
-            self.act(decision).await?;
-            self.memory.rests = rests;
+            self.execute_decision(decision).await?;
+            self.memory.is_resting = is_resting;
         }
         Ok(())
     }
 
-    async fn flush(&mut self) -> Result<(), Status> {
+    async fn send_events(&mut self) -> Result<(), Status> {
         let Some(entry) = &mut self.journal.entry else {
             return Ok(());
         };
@@ -176,183 +179,195 @@ impl OwnNode {
         let send = |channel, request| async move {
             AgentServiceClient::new(channel).report(request).await
         };
-        let answer: ReportResponse = self.line.call(&mut self.chance, request, send).await?;
-        count(&self.line.weather().tally.others);
-        // More than was ever said cannot be stored.
+        let answer: ReportResponse = self.connection.call(&mut self.rng, request, send).await?;
+        increment(&self.connection.network().counters.other_calls);
+        // The server cannot have stored more than was sent.
         let stored = answer.acknowledged.min(entry.last_sequence());
         entry.acknowledged = entry.acknowledged.max(stored);
         if stored < entry.last_sequence() {
-            return Err(Status::aborted("not all of it was taken"));
+            return Err(Status::aborted("not all events were stored"));
         }
         Ok(())
     }
 
-    /// How long the poll may be held that is made now: an attempt that goes on by itself is looked after.
-    fn hold(&mut self, is_news: bool) -> Duration {
-        let rests = std::mem::take(&mut self.memory.rests);
+    /// The duration of a long poll that is made now. It is zero while an attempt makes progress.
+    fn long_poll_duration(&mut self, sends_facts: bool) -> Duration {
+        let is_resting = std::mem::take(&mut self.memory.is_resting);
         let entry = self.journal.entry.as_ref();
-        let is_quiet = entry.is_none_or(|entry| matches!(entry.phase, Phase::Staged));
-        if !self.habits.holds || self.is_finishing || is_news || !rests || !is_quiet {
+        let is_waiting = entry.is_none_or(|entry| matches!(entry.phase, Phase::Staged));
+        if !self.habits.uses_long_polls
+            || self.is_finishing
+            || sends_facts
+            || !is_resting
+            || !is_waiting
+        {
             return Duration::ZERO;
         }
-        let hold = self.chance.length(self.habits.hold);
-        hold.min(self.memory.offered)
+        let long_poll = self.rng.duration(self.habits.long_poll_time);
+        long_poll.min(self.memory.max_long_poll)
     }
 
     async fn poll(&mut self) -> Result<PollResponse, Status> {
         let digest = wire::digest(&self.facts);
-        let is_news = self
+        let has_changed_facts = self
             .memory
-            .told
+            .reported_facts
             .as_ref()
-            .is_some_and(|told| *told != digest);
-        let whole = is_news || self.memory.wants_facts || self.memory.wants_packages;
+            .is_some_and(|reported| *reported != digest);
+        let sends_facts =
+            has_changed_facts || self.memory.wants_facts || self.memory.wants_packages;
         let attempt = self.journal.entry.as_ref().map(|entry| Attempt {
             id: entry.id.to_string(),
             last_sequence: entry.last_sequence(),
         });
-        let hold = self.hold(whole);
+        let long_poll = self.long_poll_duration(sends_facts);
         let packages = if self.memory.wants_packages {
-            wire::packages_of(&self.facts)
+            wire::package_list(&self.facts)
         } else {
             String::new()
         };
         let request = PollRequest {
             facts_digest: digest.clone(),
-            facts: whole.then(|| self.facts.clone()),
+            facts: sends_facts.then(|| self.facts.clone()),
             attempt,
             packages,
             waiting: String::new(),
-            decision_tag: self.memory.tag,
-            may_hold_millis: u32::try_from(hold.as_millis()).unwrap_or(u32::MAX),
+            decision_tag: self.memory.decision_tag,
+            long_poll_millis: u32::try_from(long_poll.as_millis()).unwrap_or(u32::MAX),
         };
         let send =
             |channel, request| async move { AgentServiceClient::new(channel).poll(request).await };
         let answer: Result<PollResponse, Status> =
-            self.line.call(&mut self.chance, request, send).await;
+            self.connection.call(&mut self.rng, request, send).await;
         let answer = answer.map_err(|status| {
-            if hold.is_zero() || pushback(&status).is_some() {
+            if long_poll.is_zero() || retry_pushback(&status).is_some() {
                 return status;
             }
             // It shows only that this connection is gone.
-            Status::aborted("the server let go of the poll that it held")
+            Status::aborted("the server ended the long poll")
         })?;
-        count(&self.line.weather().tally.polls);
-        self.memory.busy = None;
-        self.memory.tag = answer.decision_tag;
-        self.memory.offered = Duration::from_millis(answer.hold_millis.into());
-        self.memory.wants_facts = answer.want_facts;
-        self.memory.wants_packages = answer.want_packages;
-        if !answer.want_facts {
-            self.memory.told = Some(digest);
+        increment(&self.connection.network().counters.polls);
+        self.memory.overloaded = None;
+        self.memory.decision_tag = answer.decision_tag;
+        self.memory.max_long_poll = Duration::from_millis(answer.next_long_poll_millis.into());
+        self.memory.wants_facts = answer.facts_required;
+        self.memory.wants_packages = answer.packages_required;
+        if !answer.facts_required {
+            self.memory.reported_facts = Some(digest);
         }
         if !answer.credential.is_empty() {
-            self.line.renew(&answer.credential);
+            self.connection.set_credential(&answer.credential);
         }
         Ok(answer)
     }
 
-    /// Every answer replaces what was given before.
-    fn keep_grant(&mut self, decision: &Decision, between: Option<Span>) {
-        self.journal.given = decision
-            .grant
-            .as_ref()
-            .zip(between)
-            .and_then(|(grant, between)| {
-                let windows = grant.windows.iter();
-                let span = |start, end| Some((wire::time(start)?, wire::time(end)?));
-                Some(Given {
-                    digest: grant.target_digest.clone(),
-                    windows: windows
-                        .filter_map(|window| span(window.start, window.end))
-                        .collect(),
-                    expires: wire::time(grant.expires)?,
-                    between,
-                })
-            });
+    /// Stores the offline grant of an answer, which replaces the previous one.
+    fn store_grant(&mut self, decision: &Decision, between: Option<Span>) {
+        self.journal.offline_grant =
+            decision
+                .offline_grant
+                .as_ref()
+                .zip(between)
+                .and_then(|(grant, between)| {
+                    let windows = grant.windows.iter();
+                    let span =
+                        |start, end| Some((wire::parse_time(start)?, wire::parse_time(end)?));
+                    Some(OfflineGrant {
+                        digest: grant.target_digest.clone(),
+                        windows: windows
+                            .filter_map(|window| span(window.start, window.end))
+                            .collect(),
+                        expires: wire::parse_time(grant.expires_at)?,
+                        between,
+                    })
+                });
     }
 
-    async fn act(&mut self, decision: Decision) -> Result<(), Status> {
+    async fn execute_decision(&mut self, decision: Decision) -> Result<(), Status> {
         let act = decision
             .act
             .unwrap_or(Act::Idle(evenkeel_proto::agent::Idle {}));
         match act {
-            // What is fetched goes on by itself.
+            // A download continues without the server.
             Act::Idle(_) | Act::Continue(_) => {}
             Act::Cancel(cancel) => self.cancel(&cancel.cause),
-            Act::Fetch(fetch) => self.prepare(fetch.target, false),
+            Act::Fetch(fetch) => self.prepare_attempt(fetch.target, false),
             Act::Apply(apply) => {
-                self.prepare(apply.target, true);
-                return self.begin().await;
+                self.prepare_attempt(apply.target, true);
+                return self.request_start().await;
             }
         }
         Ok(())
     }
 
     fn cancel(&mut self, cause: &str) {
-        let now = self.clock.moment();
+        let now = self.clock.now();
         if let Some(entry) = &mut self.journal.entry {
             entry.push(wire::cancelled(cause), now);
         }
     }
 
-    /// Opens an attempt at a target, or gives up the one at another. One that has not begun is told anew whether what
-    /// failed may be tried again.
-    fn prepare(&mut self, target: Option<Target>, may_apply: bool) {
+    /// Opens an attempt at a target, or gives up the attempt at another target. For an attempt that
+    /// has not begun, updates whether a failed image may be tried again.
+    fn prepare_attempt(&mut self, target: Option<Target>, may_apply: bool) {
         let Some(target) = target else { return };
-        let now = self.clock.moment();
-        let image = self.trial_of(target.wish);
+        let now = self.clock.now();
+        let image = self.trial_for(target.spec);
         if let Some(entry) = &mut self.journal.entry {
             if entry.digest != target.digest {
                 entry.push(wire::cancelled("withdrawn"), now);
-            } else if let (Some(known), Some(told)) = (&mut entry.image, &image) {
-                known.again = told.again;
+            } else if let (Some(current), Some(requested)) = (&mut entry.image, &image) {
+                current.again = requested.again;
             }
             return;
         }
-        let settled = self.journal.ended.as_ref();
-        let settled =
-            settled.is_some_and(|(digest, at)| *digest == target.digest && now.truth < *at + RETRY);
+        let settled = self.journal.last_ended.as_ref();
+        let settled = settled.is_some_and(|(digest, at)| {
+            *digest == target.digest && now.true_time < *at + MIN_RETRY_INTERVAL
+        });
         if settled || self.is_finishing {
             return;
         }
-        let is_nothing = image
-            .as_ref()
-            .map_or_else(|| self.chance.hits(self.habits.nothing), Trial::is_there);
+        let is_nothing = image.as_ref().map_or_else(
+            || self.rng.happens(self.habits.no_op_per_mille),
+            ImageTrial::is_running,
+        );
         if is_nothing && !may_apply {
             return;
         }
-        let id = self.chance.uuid();
-        let mut entry = Entry::new(id, &target.digest, &self.facts.boot_id);
-        let refused = image.as_ref().filter(|trial| trial.is_refused(&self.facts));
+        let id = self.rng.uuid();
+        let mut entry = JournalEntry::new(id, &target.digest, &self.facts.boot_id);
+        let refused = image
+            .as_ref()
+            .filter(|trial| trial.is_quarantined(&self.facts));
         if is_nothing {
             entry.push(wire::nothing_to_do(), now);
         } else if refused.is_some() {
             entry.push(wire::failed(FailureKind::Verify, refused), now);
         } else {
-            let length = self.chance.length(self.habits.fetching);
+            let length = self.rng.duration(self.habits.download_time);
             entry.push(wire::downloading(image.as_ref()), now);
-            entry.phase = Phase::Fetching {
-                until: now.truth + TimeDelta::from_std(length).unwrap_or_default(),
-                works: !self.chance.hits(self.habits.fail / 3),
+            entry.phase = Phase::Downloading {
+                until: now.true_time + TimeDelta::from_std(length).unwrap_or_default(),
+                succeeds: !self.rng.happens(self.habits.failure_per_mille / 3),
             };
         }
         entry.image = image;
-        entry.settle(&mut self.facts);
+        entry.update_image_facts(&mut self.facts);
         self.journal.entry = Some(entry);
     }
 
-    /// What a wish would boot, if it is one for an image.
-    fn trial_of(&self, wish: Option<Wish>) -> Option<Trial> {
+    /// The image trial of a target; `None` for packages.
+    fn trial_for(&self, spec: Option<Spec>) -> Option<ImageTrial> {
         let running = self.facts.booted_image.as_ref()?;
-        match wish? {
-            Wish::Image(image) => Some(Trial::of(image, &running.image_id)),
-            Wish::Packages(_) | Wish::Kernel(_) => None,
+        match spec? {
+            Spec::Image(image) => Some(ImageTrial::new(image, &running.image_id)),
+            Spec::Packages(_) | Spec::Kernel(_) => None,
         }
     }
 
-    /// Asks for leave and begins.
-    async fn begin(&mut self) -> Result<(), Status> {
+    /// Requests permission to begin, and begins.
+    async fn request_start(&mut self) -> Result<(), Status> {
         let Some(entry) = &self.journal.entry else {
             return Ok(());
         };
@@ -364,62 +379,64 @@ impl OwnNode {
             target_digest: entry.digest.clone(),
             last_sequence: entry.last_sequence(),
         };
-        let asked = self.clock.moment().truth;
+        let requested_at = self.clock.now().true_time;
         let send =
             |channel, request| async move { AgentServiceClient::new(channel).begin(request).await };
-        let answer: BeginResponse = self.line.call(&mut self.chance, request, send).await?;
-        count(&self.line.weather().tally.others);
+        let answer: BeginResponse = self.connection.call(&mut self.rng, request, send).await?;
+        increment(&self.connection.network().counters.other_calls);
         let granted = match answer.answer {
             Some(Answer::Granted(granted)) => granted,
-            // A word against it counts for more than leave from before.
+            // A refusal takes precedence over the offline grant.
             Some(Answer::Refused(_)) | None => {
-                self.journal.given = None;
+                self.journal.offline_grant = None;
                 return Ok(());
             }
         };
-        let times = wire::time(granted.before).zip(wire::time(answer.now));
-        let Some((before, granted)) = times else {
+        let times = wire::parse_time(granted.start_deadline).zip(wire::parse_time(answer.now));
+        let Some((start_before, granted_at)) = times else {
             return Ok(());
         };
-        // The length of the leave is counted from when it was asked for, so that no clock of the node matters.
-        let now = self.clock.moment();
-        if now.truth - asked >= before - granted || self.chance.hits(self.habits.crash) {
+        // The duration of the permit counts from the request, so that no clock of the node matters.
+        let now = self.clock.now();
+        if now.true_time - requested_at >= start_before - granted_at
+            || self.rng.happens(self.habits.crash_per_mille)
+        {
             return Ok(());
         }
-        let leave = Leave::Asked {
-            asked,
-            granted,
-            before,
+        let permit = StartPermit::Online {
+            requested_at,
+            granted_at,
+            start_before,
         };
-        self.change(leave);
+        self.start_change(permit);
         Ok(())
     }
 
-    /// Begins without asking, if that was allowed before and nobody can be asked.
-    fn begin_unasked(&mut self) {
-        let now = self.clock.moment();
-        let (Some(entry), Some(given)) = (&self.journal.entry, &self.journal.given) else {
+    /// Begins without a request, if an offline grant allows it.
+    fn begin_offline(&mut self) {
+        let now = self.clock.now();
+        let (Some(entry), Some(grant)) = (&self.journal.entry, &self.journal.offline_grant) else {
             return;
         };
         let is_staged = matches!(entry.phase, Phase::Staged);
-        if is_staged && !self.is_finishing && given.allows(&entry.digest, now.node) {
-            let leave = Leave::Ahead {
-                asked: given.between.0,
-                given: given.between.1,
-                windows: given.windows.clone(),
-                expires: given.expires,
+        if is_staged && !self.is_finishing && grant.allows(&entry.digest, now.node_time) {
+            let permit = StartPermit::Offline {
+                requested_at: grant.between.0,
+                granted_at: grant.between.1,
+                windows: grant.windows.clone(),
+                expires: grant.expires,
             };
-            self.journal.given = None;
-            self.change(leave);
+            self.journal.offline_grant = None;
+            self.start_change(permit);
         }
     }
 
-    fn change(&mut self, leave: Leave) {
-        let now = self.clock.moment();
+    fn start_change(&mut self, permit: StartPermit) {
+        let now = self.clock.now();
         if let Some(entry) = &mut self.journal.entry {
-            let (step, fail) = (self.habits.step, self.habits.fail);
-            let steps = wire::steps(&mut self.chance, step, fail, entry.image.as_ref());
-            entry.begin(leave, steps, now);
+            let (step, fail) = (self.habits.step_time, self.habits.failure_per_mille);
+            let steps = wire::draw_steps(&mut self.rng, step, fail, entry.image.as_ref());
+            entry.begin(permit, steps, now);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The words of our own protocol.
+//! Messages of our own protocol.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use chrono::DateTime;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
     AvailablePackage, Cancelled, Downloaded, Downloading, Facts, Failed, FailureKind, Finished,
     ImageChange, NothingToDo, OsRelease, PackageChange, PackageResult, Plan, RebootBegun, Reverted,
@@ -13,36 +13,36 @@ use evenkeel_proto::agent::{
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use crate::chance::Chance;
 use crate::clock::Time;
-use crate::own::journal::Trial;
+use crate::own::journal::ImageTrial;
+use crate::rng::Rng;
 
-/// The name of an event, as the record of a run has it.
-pub(super) const fn name(news: &News) -> &'static str {
-    match news {
-        News::Downloading(_) => "downloading",
-        News::Downloaded(_) => "downloaded",
-        News::Began(_) => "began",
-        News::RebootBegun(_) => "reboot_begun",
-        News::VerifyBegun(_) => "verify_begun",
-        News::Reverting(_) => "reverting",
-        News::Finished(_) => "finished",
-        News::Failed(_) => "failed",
-        News::Reverted(_) => "reverted",
-        News::NothingToDo(_) => "nothing_to_do",
-        News::Cancelled(_) => "cancelled",
+/// The name of an event, as a run records it.
+pub(super) const fn event_name(event: &Kind) -> &'static str {
+    match event {
+        Kind::Downloading(_) => "downloading",
+        Kind::Downloaded(_) => "downloaded",
+        Kind::Began(_) => "began",
+        Kind::RebootBegun(_) => "reboot_begun",
+        Kind::VerifyBegun(_) => "verify_begun",
+        Kind::Reverting(_) => "reverting",
+        Kind::Finished(_) => "finished",
+        Kind::Failed(_) => "failed",
+        Kind::Reverted(_) => "reverted",
+        Kind::NothingToDo(_) => "nothing_to_do",
+        Kind::Cancelled(_) => "cancelled",
     }
 }
 
-/// Whether an attempt is over after it.
-pub(super) const fn ends(news: &News) -> bool {
+/// Whether an attempt ends with this event.
+pub(super) const fn ends_attempt(event: &Kind) -> bool {
     matches!(
-        news,
-        News::Finished(_)
-            | News::Failed(_)
-            | News::Reverted(_)
-            | News::NothingToDo(_)
-            | News::Cancelled(_)
+        event,
+        Kind::Finished(_)
+            | Kind::Failed(_)
+            | Kind::Reverted(_)
+            | Kind::NothingToDo(_)
+            | Kind::Cancelled(_)
     )
 }
 
@@ -54,19 +54,18 @@ pub(super) fn timestamp(at: Time) -> prost_types::Timestamp {
     }
 }
 
-/// An instant from the wire; none if it is none.
-pub(super) fn time(at: Option<prost_types::Timestamp>) -> Option<Time> {
+/// An instant from the wire; `None` if it is missing or invalid.
+pub(super) fn parse_time(at: Option<prost_types::Timestamp>) -> Option<Time> {
     let at = at?;
     DateTime::from_timestamp(at.seconds, u32::try_from(at.nanos).ok()?)
 }
 
-/// The digest of facts.
 pub(super) fn digest(facts: &Facts) -> Vec<u8> {
     Sha256::digest(facts.encode_to_vec()).to_vec()
 }
 
-/// What is known about a new node.
-pub(super) fn facts(chance: &mut Chance) -> Facts {
+/// The facts of a new node.
+pub(super) fn facts(rng: &mut Rng) -> Facts {
     let mut facts = Facts {
         agent_version: "0.1.0".to_owned(),
         os_release: Some(OsRelease {
@@ -77,17 +76,17 @@ pub(super) fn facts(chance: &mut Chance) -> Facts {
         }),
         architecture: "amd64".to_owned(),
         kernel_release: "6.1.0-41-amd64".to_owned(),
-        boot_id: chance.uuid().to_string(),
+        boot_id: rng.uuid().to_string(),
         modules: vec!["packages".to_owned()],
         ..Facts::default()
     };
-    turn_over(&mut facts, chance);
+    change_facts(&mut facts, rng);
     facts
 }
 
-/// Changes what is known about a node.
-pub(super) fn turn_over(facts: &mut Facts, chance: &mut Chance) {
-    let count = chance.between(0, 3);
+/// Changes the facts of a node.
+pub(super) fn change_facts(facts: &mut Facts, rng: &mut Rng) {
+    let count = rng.between(0, 3);
     let package = |n| AvailablePackage {
         name: format!("demo-{n}"),
         architecture: "all".to_owned(),
@@ -96,24 +95,24 @@ pub(super) fn turn_over(facts: &mut Facts, chance: &mut Chance) {
         ..AvailablePackage::default()
     };
     facts.available = (0..count).map(package).collect();
-    facts.packages_digest = Sha256::digest(packages(count)).to_vec();
+    facts.packages_digest = Sha256::digest(render_packages(count)).to_vec();
     facts.installed_digest = format!("{count:064x}");
-    facts.reboot_required = chance.hits(200);
+    facts.reboot_required = rng.happens(200);
 }
 
-/// The list of installed packages of a node with these facts. Many nodes have the same.
-pub(super) fn packages_of(facts: &Facts) -> String {
-    packages(facts.available.len() as u64)
+/// The list of installed packages of a node with these facts. Many nodes have the same list.
+pub(super) fn package_list(facts: &Facts) -> String {
+    render_packages(facts.available.len() as u64)
 }
 
-fn packages(count: u64) -> String {
+fn render_packages(count: u64) -> String {
     let one = |n| format!("{{\"name\":\"demo-{n}\",\"version\":\"1.0\",\"architecture\":\"all\"}}");
     let all: Vec<_> = (0..10 + count).map(one).collect();
     format!("{{\"repo\":[{}]}}", all.join(","))
 }
 
-/// Fetching begins: of an image, or of a package.
-pub(super) fn downloading(image: Option<&Trial>) -> News {
+/// A download begins: of an image, or of a package.
+pub(super) fn downloading(image: Option<&ImageTrial>) -> Kind {
     let package = || PackageChange {
         name: "demo-0".to_owned(),
         architecture: "all".to_owned(),
@@ -124,9 +123,9 @@ pub(super) fn downloading(image: Option<&Trial>) -> News {
     let image = image.map(|trial| ImageChange {
         profile_name: trial.profile.clone(),
         before: trial.change.from.clone(),
-        wanted: trial.change.to.clone(),
+        desired: trial.change.to.clone(),
     });
-    News::Downloading(Downloading {
+    Kind::Downloading(Downloading {
         plan: Some(Plan {
             changes: image.is_none().then(package).into_iter().collect(),
             download_bytes: 1_024,
@@ -136,74 +135,74 @@ pub(super) fn downloading(image: Option<&Trial>) -> News {
     })
 }
 
-/// Fetching is done.
-pub(super) const fn downloaded() -> News {
-    News::Downloaded(Downloaded {})
+/// The download is complete.
+pub(super) const fn downloaded() -> Kind {
+    Kind::Downloaded(Downloaded {})
 }
 
-/// The node is as wanted already.
-pub(super) const fn nothing_to_do() -> News {
-    News::NothingToDo(NothingToDo {})
+/// The node is already up to date.
+pub(super) const fn nothing_to_do() -> Kind {
+    Kind::NothingToDo(NothingToDo {})
 }
 
-/// Given up before anything was changed.
-pub(super) fn cancelled(cause: &str) -> News {
-    News::Cancelled(Cancelled {
+/// The attempt was cancelled before it changed anything.
+pub(super) fn cancelled(cause: &str) -> Kind {
+    Kind::Cancelled(Cancelled {
         cause: cause.to_owned(),
     })
 }
 
-/// It ended badly, and what ran before runs on.
-pub(super) fn failed(kind: FailureKind, image: Option<&Trial>) -> News {
-    News::Failed(Failed {
+/// The attempt failed, and the previous image still runs.
+pub(super) fn failed(kind: FailureKind, image: Option<&ImageTrial>) -> Kind {
+    Kind::Failed(Failed {
         kind: kind.into(),
         reason: "as drawn by lot".to_owned(),
-        booted_image_id: before(image),
+        booted_image_id: previous_image(image),
         ..Failed::default()
     })
 }
 
-/// The image that runs if nothing comes of another one; empty of packages.
-fn before(image: Option<&Trial>) -> String {
+/// The image that runs after a failed attempt; empty for packages.
+fn previous_image(image: Option<&ImageTrial>) -> String {
     image.map_or_else(String::new, |trial| trial.change.from.clone())
 }
 
-/// What will happen between the beginning and the end of a change. An image is booted, and the node falls back from one
-/// that fails.
-pub(super) fn steps(
-    chance: &mut Chance,
+/// Draws the steps of an update from its beginning to its end. An image is booted, and the node
+/// falls back from an image that fails.
+pub(super) fn draw_steps(
+    rng: &mut Rng,
     step: (Duration, Duration),
     fail: u16,
-    image: Option<&Trial>,
-) -> VecDeque<(Duration, News)> {
+    image: Option<&ImageTrial>,
+) -> VecDeque<(Duration, Kind)> {
     let mut all = Vec::new();
-    if image.is_some() || chance.hits(300) {
-        all.push(News::RebootBegun(RebootBegun {}));
+    if image.is_some() || rng.happens(300) {
+        all.push(Kind::RebootBegun(RebootBegun {}));
     }
-    if chance.hits(800) {
-        all.push(News::VerifyBegun(VerifyBegun {}));
+    if rng.happens(800) {
+        all.push(Kind::VerifyBegun(VerifyBegun {}));
     }
-    if !chance.hits(fail) {
-        all.push(News::Finished(finished(image)));
-    } else if image.is_some() || chance.hits(400) {
+    if !rng.happens(fail) {
+        all.push(Kind::Finished(finished(image)));
+    } else if image.is_some() || rng.happens(400) {
         let why = "as drawn by lot".to_owned();
-        all.push(News::Reverting(Reverting { why }));
-        all.push(News::Reverted(Reverted {
+        all.push(Kind::Reverting(Reverting { reason: why }));
+        all.push(Kind::Reverted(Reverted {
             kind: FailureKind::Verify.into(),
             reason: "as drawn by lot".to_owned(),
             log: String::new(),
-            booted_image_id: before(image),
+            booted_image_id: previous_image(image),
         }));
     } else {
         all.push(failed(FailureKind::Apply, image));
     }
     all.into_iter()
-        .map(|news| (chance.length(step), news))
+        .map(|event| (rng.duration(step), event))
         .collect()
 }
 
-/// What runs is what was wanted.
-fn finished(image: Option<&Trial>) -> Finished {
+/// The result of a successful update.
+fn finished(image: Option<&ImageTrial>) -> Finished {
     if let Some(trial) = image {
         return Finished {
             booted_image_id: trial.change.to.clone(),

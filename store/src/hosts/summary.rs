@@ -1,4 +1,4 @@
-//! Hosts, counted.
+//! Counts of hosts.
 
 use evenkeel_domain::filter::{Filter, Resource};
 use evenkeel_domain::instance::InstanceState;
@@ -6,25 +6,24 @@ use evenkeel_domain::status::Indication;
 
 use crate::error::StoreError;
 use crate::listing::{self, Listing};
-use crate::tx::{Tx, one};
+use crate::tx::{Tx, query_one};
 
-/// How many hosts there are, and how they are.
+/// The number of hosts, in total and by condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSummary {
-    /// How many there are.
     pub total: u64,
-    /// How many have a status, of their own or of what runs on them, that somebody should look at.
+    /// Hosts with an error status of their own or of their instance.
     pub error: u64,
-    /// On how many something runs, without such a status.
+    /// Hosts with a running instance and no error status.
     pub running: u64,
-    /// How many stand at no site.
+    /// Hosts without a site.
     pub unallocated: u64,
 }
 
-/// Counts the hosts that fit, all of them if there is no filter: one statement.
+/// Counts the hosts that match a filter, or all hosts without one: one statement.
 ///
 /// # Errors
-/// The filter asks for a field that is not kept, or the database cannot be reached.
+/// The filter uses a field that is not stored, or the database cannot be reached.
 pub async fn summary(tx: &Tx, filter: Option<&Filter>) -> Result<HostSummary, StoreError> {
     let listing = Listing {
         resource: Resource::Host,
@@ -33,10 +32,10 @@ pub async fn summary(tx: &Tx, filter: Option<&Filter>) -> Result<HostSummary, St
         order: Vec::new(),
     };
     // Its first value is the project.
-    let (fitting, mut values) = listing::ids_of(tx, &listing)?;
-    let fits = match filter {
+    let (ids_sql, mut values) = listing::ids_query(tx, &listing)?;
+    let filter_clause = match filter {
         None => String::new(),
-        Some(_) => format!(" AND h.id IN ({fitting})"),
+        Some(_) => format!(" AND h.id IN ({ids_sql})"),
     };
     let (error, running) = (values.len() + 1, values.len() + 2);
     values.push(Indication::Error.name().into());
@@ -49,9 +48,9 @@ pub async fn summary(tx: &Tx, filter: Option<&Filter>) -> Result<HostSummary, St
          FROM hosts h \
          LEFT JOIN instances i ON i.tenant_id = h.tenant_id AND i.host_id = h.id \
          LEFT JOIN node_states n ON n.tenant_id = i.tenant_id AND n.instance_id = i.id \
-         WHERE h.tenant_id = $1{fits}) counted"
+         WHERE h.tenant_id = $1{filter_clause}) counted"
     );
-    let Some(row) = one(tx.conn(), sql, values).await? else {
+    let Some(row) = query_one(tx.conn(), sql, values).await? else {
         return Ok(HostSummary::default());
     };
     let count = |at| row.try_get_by_index::<i64>(at).map(i64::cast_unsigned);

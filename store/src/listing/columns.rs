@@ -1,72 +1,72 @@
-//! Where the fields and edges of resources are kept.
+//! Where the fields and edges of resources are stored.
 //!
-//! In these texts `@` stands for the name of the resource's own table, and `#` for that of the other end of an edge.
+//! In these texts `@` stands for the alias of the resource's own table, and `#` for the alias of
+//! the other end of an edge.
 
 mod catalogue;
 mod day_zero;
 mod hardware;
 mod hosts;
 mod instances;
-mod places;
+mod locations;
 mod runs;
 mod schedules;
 
 use evenkeel_domain::filter::Resource;
 
-/// Where a resource is kept.
+/// How a resource is stored.
 #[derive(Debug)]
-pub struct Table {
-    /// The table.
+pub struct ResourceTable {
+    /// The `FROM` item of the table.
     pub rows: &'static str,
-    /// What is joined to it, as `@x`, if one of its columns is used; never more or fewer rows.
+    /// A join, with alias `@x`, that is added if one of its columns is used. It never changes the
+    /// number of rows.
     pub joined: &'static str,
-    /// Only what belongs to the project.
+    /// The condition that limits the rows to the project.
     pub tenant: &'static str,
-    /// The bits of the id; 0 for what has none of its own.
+    /// The bits of the id; 0 for resources without an id.
     pub id: &'static str,
     /// The labels: a JSON array of keys and values.
     pub labels: Option<&'static str>,
-    /// Its kind among the tallies, if its rows are tallied.
+    /// The kind in the tallies, if the rows are tallied.
     pub tally: Option<&'static str>,
     pub columns: &'static [Column],
     pub links: &'static [Link],
 }
 
-impl Table {
+impl ResourceTable {
     /// The column of a field.
     pub fn column(&self, name: &str) -> Option<&'static Column> {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// How an edge is kept.
+    /// The storage of an edge.
     pub fn link(&self, name: &str) -> Option<&'static Link> {
         self.links.iter().find(|link| link.name == name)
     }
 }
 
-/// Where a field is kept.
+/// How a field is stored.
 #[derive(Debug)]
 pub struct Column {
-    /// The name of the field.
     pub name: &'static str,
     pub sql: &'static str,
-    pub form: Form,
-    /// Whether it may be null.
+    pub form: ColumnForm,
     pub is_nullable: bool,
-    /// Where the same text is kept in small letters.
+    /// The column with the same text in lowercase.
     pub folded: Option<&'static str>,
 }
 
-/// How a field is kept, if not as its kind says.
+/// The storage format of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// As its kind says.
+pub enum ColumnForm {
+    /// The usual format of the field kind.
     Plain,
     /// An id as a number.
     Bits,
-    /// A text as a UUID.
+    /// A text stored as a UUID.
     Uuid,
-    /// A text that is too long to be ordered by as a whole.
+    /// A text that is too long to be an order key as a whole.
     Long,
 }
 
@@ -75,7 +75,7 @@ impl Column {
         Self {
             name,
             sql,
-            form: Form::Plain,
+            form: ColumnForm::Plain,
             is_nullable: false,
             folded: None,
         }
@@ -88,7 +88,7 @@ impl Column {
         }
     }
 
-    /// One whose text is kept in small letters as well.
+    /// A column whose text is also stored in lowercase.
     const fn folded(self, sql: &'static str) -> Self {
         Self {
             folded: Some(sql),
@@ -98,32 +98,32 @@ impl Column {
 
     const fn long(self) -> Self {
         Self {
-            form: Form::Long,
+            form: ColumnForm::Long,
             ..self
         }
     }
 
-    /// One that is kept as a UUID, or null.
+    /// A nullable UUID column.
     const fn uuid(name: &'static str, sql: &'static str) -> Self {
         Self {
-            form: Form::Uuid,
+            form: ColumnForm::Uuid,
             ..Self::new(name, sql).nullable()
         }
     }
 
     /// The id of a row.
     const ID: Self = Self {
-        form: Form::Bits,
+        form: ColumnForm::Bits,
         ..Self::new("resource_id", "@.id")
     };
 
-    /// When a row was made, where the table says so.
+    /// Creation time, for tables that have the column.
     const CREATED_AT: Self = Self::new("created_at", "@.created_at");
 
-    /// When a row was last changed, where the table says so.
+    /// Time of the last change, for tables that have the column.
     const UPDATED_AT: Self = Self::new("updated_at", "@.updated_at");
 
-    /// Labels as text: without spaces, which no label has, and empty if there are none.
+    /// Labels as text: without spaces, which no label contains, and null if there are none.
     const LABELS: Self = Self::new(
         "metadata",
         "nullif(replace(@.metadata::text, ' ', ''), '[]')",
@@ -135,32 +135,31 @@ impl Column {
         Self::new(name, "''::text")
     }
 
-    /// A value of an enumeration that nobody ever sets.
+    /// An enumeration value that is never set.
     const fn unspecified(name: &'static str) -> Self {
         Self::new(name, "'unspecified'::text")
     }
 
-    /// A time that never comes.
+    /// A time that is never set.
     const fn never(name: &'static str) -> Self {
         Self::new(name, "NULL::timestamptz").nullable()
     }
 
-    /// A status that nobody knows.
+    /// A status that is never known.
     const fn unknown(name: &'static str) -> Self {
         Self::new(name, "'Unknown'::text")
     }
 }
 
-/// How an edge is kept.
+/// How an edge is stored.
 #[derive(Debug)]
 pub struct Link {
-    /// The name of the edge.
     pub name: &'static str,
-    /// Where the other end is kept, if not simply in its own table.
+    /// The `FROM` item of the other end, if it is not just its table.
     pub rows: Option<&'static str>,
-    /// What ties the two.
+    /// The join condition.
     pub on: &'static str,
-    /// The bits of the id of the other end, if the database vouches that what they mean is there.
+    /// The bits of the id of the other end, if a foreign key guarantees that the other end exists.
     pub key: Option<&'static str>,
 }
 
@@ -174,7 +173,7 @@ impl Link {
         }
     }
 
-    /// One that a foreign key holds.
+    /// An edge with a foreign key.
     const fn keyed(name: &'static str, on: &'static str, key: &'static str) -> Self {
         Self {
             key: Some(key),
@@ -182,8 +181,8 @@ impl Link {
         }
     }
 
-    /// One over something that lies between.
-    const fn over(name: &'static str, rows: &'static str, on: &'static str) -> Self {
+    /// An edge through another table.
+    const fn through(name: &'static str, rows: &'static str, on: &'static str) -> Self {
         Self {
             rows: Some(rows),
             ..Self::new(name, on)
@@ -192,8 +191,12 @@ impl Link {
 }
 
 /// A table whose rows have an id and belong to a project.
-const fn rows_of(rows: &'static str, columns: &'static [Column], links: &'static [Link]) -> Table {
-    Table {
+const fn project_table(
+    rows: &'static str,
+    columns: &'static [Column],
+    links: &'static [Link],
+) -> ResourceTable {
+    ResourceTable {
         rows,
         joined: "",
         tenant: "@.tenant_id = $1",
@@ -205,11 +208,11 @@ const fn rows_of(rows: &'static str, columns: &'static [Column], links: &'static
     }
 }
 
-/// Where a resource is kept.
-pub const fn table(resource: Resource) -> &'static Table {
+/// How a resource is stored.
+pub const fn table(resource: Resource) -> &'static ResourceTable {
     match resource {
-        Resource::Region => &places::REGION,
-        Resource::Site => &places::SITE,
+        Resource::Region => &locations::REGION,
+        Resource::Site => &locations::SITE,
         Resource::Host => &hosts::HOST,
         Resource::Instance => &instances::INSTANCE,
         Resource::Os => &catalogue::OS,
@@ -225,7 +228,7 @@ pub const fn table(resource: Resource) -> &'static Table {
         Resource::Usb => &hardware::USB,
         Resource::Gpu => &hardware::GPU,
         Resource::IpAddress => &hardware::IP_ADDRESS,
-        Resource::Nothing => &hardware::NOTHING,
+        Resource::WorkloadMember => &hardware::NOTHING,
     }
 }
 
@@ -236,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_know_what_the_domain_knows_and_nothing_else() {
+    fn tables_cover_exactly_the_fields_of_the_domain() {
         for resource in Resource::ALL {
             let table = table(*resource);
             let fields: BTreeSet<_> = resource.fields().iter().map(|field| field.name).collect();

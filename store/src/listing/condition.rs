@@ -1,43 +1,49 @@
-//! Filters as conditions in SQL.
+//! Filters as SQL conditions.
 //!
-//! A condition that is null counts as one that does not hold. What is turned round is first made to be true or false.
+//! A null condition counts as false. Before negation, a condition is made true or false.
 
 use chrono::TimeDelta;
-use evenkeel_domain::filter::{Condition, Edge, Field, FieldKind, Filter, LabelCondition, Test};
-
-use super::columns::{self, Column, Form, Link, Table};
-use super::comparison::{
-    Holds, certain, id, label, number, one_of, part_of_folded, text, time, truth, uuid, whole,
-    whole_pattern, word,
+use evenkeel_domain::filter::{
+    Edge, FieldCondition, FieldKind, FieldTest, Filter, FilterField, LabelCondition,
 };
-use super::draft::{Draft, Level, unknown};
+
+use super::columns::{self, Column, ColumnForm, Link, ResourceTable};
+use super::comparison::{
+    SqlCondition, boolean, certain, contains_folded, enumeration, id, id_in_pattern, label, number,
+    one_of, parse_id, text, time, uuid,
+};
+use super::sql_builder::{Level, SqlBuilder, unknown_column};
 use crate::error::StoreError;
 
-/// What stands at the end of a path.
+/// The test at the end of a path.
 #[derive(Clone, Copy)]
-enum End<'a> {
-    There,
-    Field(&'static Field, &'a Condition),
-    /// The id in this field is one of these.
-    Ids(&'static Field, &'a [i32]),
+enum PathEnd<'a> {
+    Exists,
+    Field(&'static FilterField, &'a FieldCondition),
+    /// The id in this field is one of these ids.
+    Ids(&'static FilterField, &'a [i32]),
     Label(&'a str, &'a LabelCondition),
 }
 
-/// The condition of a filter.
-pub fn written(
-    draft: &mut Draft,
+/// The SQL condition of a filter.
+pub fn filter_sql(
+    builder: &mut SqlBuilder,
     level: &mut Level,
     filter: &Filter,
 ) -> Result<String, StoreError> {
-    Ok(holds(draft, level, filter)?.text)
+    Ok(build_condition(builder, level, filter)?.text)
 }
 
-fn holds(draft: &mut Draft, level: &mut Level, filter: &Filter) -> Result<Holds, StoreError> {
+fn build_condition(
+    builder: &mut SqlBuilder,
+    level: &mut Level,
+    filter: &Filter,
+) -> Result<SqlCondition, StoreError> {
     match filter {
-        Filter::All(parts) => each(draft, level, parts),
-        Filter::Any(parts) => any(draft, level, parts),
+        Filter::All(parts) => conjunction(builder, level, parts),
+        Filter::Any(parts) => disjunction(builder, level, parts),
         Filter::Not(inner) => {
-            let inner = holds(draft, level, inner)?;
+            let inner = build_condition(builder, level, inner)?;
             Ok(certain(if inner.is_certain {
                 format!("NOT ({})", inner.text)
             } else {
@@ -45,75 +51,87 @@ fn holds(draft: &mut Draft, level: &mut Level, filter: &Filter) -> Result<Holds,
             }))
         }
         Filter::Test(test) => {
-            let Test {
+            let FieldTest {
                 path,
                 field,
                 condition,
             } = test;
-            along(draft, level, path, End::Field(field, condition))
+            follow_path(builder, level, path, PathEnd::Field(field, condition))
         }
-        Filter::Exists(path) => along(draft, level, path, End::There),
+        Filter::Exists(path) => follow_path(builder, level, path, PathEnd::Exists),
         Filter::Label {
             path,
             key,
             condition,
-        } => along(draft, level, path, End::Label(key, condition)),
+        } => follow_path(builder, level, path, PathEnd::Label(key, condition)),
     }
 }
 
-/// Each of the parts holds.
-fn each(draft: &mut Draft, level: &mut Level, parts: &[Filter]) -> Result<Holds, StoreError> {
-    let parts: Result<Vec<_>, _> = parts.iter().map(|part| holds(draft, level, part)).collect();
-    Ok(joined(parts?, " AND ", "TRUE"))
+/// All parts are true.
+fn conjunction(
+    builder: &mut SqlBuilder,
+    level: &mut Level,
+    parts: &[Filter],
+) -> Result<SqlCondition, StoreError> {
+    let parts: Result<Vec<_>, _> = parts
+        .iter()
+        .map(|part| build_condition(builder, level, part))
+        .collect();
+    Ok(join_conditions(parts?, " AND ", "TRUE"))
 }
 
-/// One of the parts holds. Ids that are wanted at the end of one path are compared at once, however many they are.
-fn any(draft: &mut Draft, level: &mut Level, parts: &[Filter]) -> Result<Holds, StoreError> {
-    let mut groups: Vec<Wanted<'_>> = Vec::new();
+/// At least one part is true. Ids at the end of the same path are compared at once.
+fn disjunction(
+    builder: &mut SqlBuilder,
+    level: &mut Level,
+    parts: &[Filter],
+) -> Result<SqlCondition, StoreError> {
+    let mut groups: Vec<IdGroup<'_>> = Vec::new();
     let mut others = Vec::new();
     for part in parts {
-        let Some(wanted) = wanted_id(level.table, part) else {
+        let Some(candidate) = single_id(level.table, part) else {
             others.push(part);
             continue;
         };
-        let same =
-            |group: &&mut Wanted<'_>| group.path == wanted.path && group.field == wanted.field;
+        let same = |group: &&mut IdGroup<'_>| {
+            group.path == candidate.path && group.field == candidate.field
+        };
         match groups.iter_mut().find(same) {
-            Some(group) => group.bits.extend(wanted.bits),
-            None => groups.push(wanted),
+            Some(group) => group.bits.extend(candidate.bits),
+            None => groups.push(candidate),
         }
     }
     let mut parts = Vec::with_capacity(groups.len() + others.len());
     for group in &groups {
-        let end = End::Ids(group.field, &group.bits);
-        parts.push(along(draft, level, group.path, end)?);
+        let end = PathEnd::Ids(group.field, &group.bits);
+        parts.push(follow_path(builder, level, group.path, end)?);
     }
     for part in others {
-        parts.push(holds(draft, level, part)?);
+        parts.push(build_condition(builder, level, part)?);
     }
-    Ok(joined(parts, " OR ", "FALSE"))
+    Ok(join_conditions(parts, " OR ", "FALSE"))
 }
 
-fn joined(parts: Vec<Holds>, word: &str, none: &str) -> Holds {
+fn join_conditions(parts: Vec<SqlCondition>, operator: &str, none: &str) -> SqlCondition {
     let is_certain = parts.iter().all(|part| part.is_certain);
     let texts: Vec<_> = parts.into_iter().map(|part| part.text).collect();
     let text = match texts.as_slice() {
         [] => none.to_owned(),
         [one] => one.clone(),
-        texts => format!("({})", texts.join(word)),
+        texts => format!("({})", texts.join(operator)),
     };
-    Holds { text, is_certain }
+    SqlCondition { text, is_certain }
 }
 
-/// Ids that are wanted at the end of a path.
-struct Wanted<'a> {
+/// Ids that are compared at the end of the same path.
+struct IdGroup<'a> {
     path: &'a [&'static Edge],
-    field: &'static Field,
+    field: &'static FilterField,
     bits: Vec<i32>,
 }
 
-/// The one id that a filter wants, if it wants nothing else.
-fn wanted_id<'a>(table: &Table, filter: &'a Filter) -> Option<Wanted<'a>> {
+/// The id of a filter that tests nothing but one id.
+fn single_id<'a>(table: &ResourceTable, filter: &'a Filter) -> Option<IdGroup<'a>> {
     let Filter::Test(test) = filter else {
         return None;
     };
@@ -125,141 +143,152 @@ fn wanted_id<'a>(table: &Table, filter: &'a Filter) -> Option<Wanted<'a>> {
         Some(edge) => columns::table(edge.to).column(test.field.name)?.form,
     };
     let bits = match &test.condition {
-        Condition::Exactly(id) => whole(prefix, id),
-        Condition::Contains(pattern) => whole_pattern(prefix, pattern),
+        FieldCondition::Exactly(id) => parse_id(prefix, id),
+        FieldCondition::Contains(pattern) => id_in_pattern(prefix, pattern),
         _ => None,
     };
-    Some(Wanted {
+    Some(IdGroup {
         path: &test.path,
         field: test.field,
-        bits: vec![bits.filter(|_| form == Form::Bits)?],
+        bits: vec![bits.filter(|_| form == ColumnForm::Bits)?],
     })
 }
 
-/// A condition at the end of a path. Each edge is a sub-select that the database may turn into a join, also one that is
-/// turned round; below `OR` it may be hashed.
-fn along(
-    draft: &mut Draft,
+/// The condition at the end of a path. Each edge becomes a subquery that the planner may turn into
+/// a join, even if it is negated; below `OR` it may hash the subquery.
+fn follow_path(
+    builder: &mut SqlBuilder,
     level: &mut Level,
     path: &[&'static Edge],
-    end: End<'_>,
-) -> Result<Holds, StoreError> {
+    end: PathEnd<'_>,
+) -> Result<SqlCondition, StoreError> {
     let Some((edge, rest)) = path.split_first() else {
-        return at_end(draft, level, end);
+        return condition_at_end(builder, level, end);
     };
     let link = level.table.link(edge.name);
-    let link = link.ok_or_else(|| unknown(edge.name))?;
-    let mut other = draft.level(edge.to);
+    let link = link.ok_or_else(|| unknown_column(edge.name))?;
+    let mut other = builder.add_table(edge.to);
     if rest.is_empty()
-        && let Some(short) = by_key(draft, level, &other, link, end)
+        && let Some(short) = condition_by_key(builder, level, &other, link, end)
     {
         return Ok(short);
     }
-    draft.look_beyond();
-    let inner = along(draft, &mut other, rest, end)?;
+    builder.mark_wide_search();
+    let inner = follow_path(builder, &mut other, rest, end)?;
     let rows = match link.rows {
-        Some(rows) => level.tie(&other, rows),
-        None => other.put(other.table.rows),
+        Some(rows) => level.resolve_with(&other, rows),
+        None => other.resolve(other.table.rows),
     };
-    let tenant = other.put(other.table.tenant);
+    let tenant = other.resolve(other.table.tenant);
     Ok(certain(format!(
         "EXISTS (SELECT FROM {rows}{} WHERE {tenant} AND {} AND {})",
-        other.joined(),
-        level.tie(&other, link.on),
+        other.join_clause(),
+        level.resolve_with(&other, link.on),
         inner.text,
     )))
 }
 
-/// What the row itself says of the other end of an edge: its id, and that it is there.
-fn by_key(
-    draft: &mut Draft,
+/// A condition on the foreign key alone: the id of the other end, or that the other end exists.
+fn condition_by_key(
+    builder: &mut SqlBuilder,
     level: &mut Level,
     other: &Level,
     link: &Link,
-    end: End<'_>,
-) -> Option<Holds> {
-    let key = level.put(link.key?);
+    end: PathEnd<'_>,
+) -> Option<SqlCondition> {
+    let key = level.resolve(link.key?);
     match end {
-        End::There => Some(certain(format!("{key} IS NOT NULL"))),
-        End::Field(field, condition) => match (field.kind, other.table.column(field.name)?.form) {
-            (FieldKind::Id(prefix), Form::Bits) => Some(id(draft, prefix, &key, condition)),
-            _ => None,
-        },
-        End::Ids(_, bits) => Some(one_of(draft, &key, bits)),
-        End::Label(..) => None,
-    }
-}
-
-fn at_end(draft: &mut Draft, level: &mut Level, end: End<'_>) -> Result<Holds, StoreError> {
-    match end {
-        End::There => Ok(certain("TRUE")),
-        End::Label(key, condition) => {
-            let labels = level.table.labels.ok_or_else(|| unknown("metadata"))?;
-            let labels = level.put(labels);
-            Ok(label(draft, &labels, key, condition))
-        }
-        End::Field(field, condition) => {
-            let column = level.table.column(field.name);
-            let column = column.ok_or_else(|| unknown(field.name))?;
-            Ok(of_column(draft, level, field, column, condition))
-        }
-        End::Ids(field, bits) => {
-            let column = level.table.column(field.name);
-            let sql = level.put(column.ok_or_else(|| unknown(field.name))?.sql);
-            Ok(one_of(draft, &sql, bits))
-        }
-    }
-}
-
-fn of_column(
-    draft: &mut Draft,
-    level: &mut Level,
-    field: &'static Field,
-    column: &Column,
-    condition: &Condition,
-) -> Holds {
-    let sql = level.put(column.sql);
-    match (field.kind, column.form) {
-        (FieldKind::Id(prefix), Form::Bits) => id(draft, prefix, &sql, condition),
-        (FieldKind::Id(_) | FieldKind::Text, Form::Uuid) => uuid(draft, &sql, condition),
-        (FieldKind::Id(_) | FieldKind::Text, _) => match (column.folded, condition) {
-            (Some(folded), Condition::Contains(pattern)) => {
-                part_of_folded(draft, &sql, &level.put(folded), pattern)
+        PathEnd::Exists => Some(certain(format!("{key} IS NOT NULL"))),
+        PathEnd::Field(field, condition) => {
+            match (field.kind, other.table.column(field.name)?.form) {
+                (FieldKind::Id(prefix), ColumnForm::Bits) => {
+                    Some(id(builder, prefix, &key, condition))
+                }
+                _ => None,
             }
-            _ => text(draft, &sql, condition),
+        }
+        PathEnd::Ids(_, bits) => Some(one_of(builder, &key, bits)),
+        PathEnd::Label(..) => None,
+    }
+}
+
+fn condition_at_end(
+    builder: &mut SqlBuilder,
+    level: &mut Level,
+    end: PathEnd<'_>,
+) -> Result<SqlCondition, StoreError> {
+    match end {
+        PathEnd::Exists => Ok(certain("TRUE")),
+        PathEnd::Label(key, condition) => {
+            let labels = level
+                .table
+                .labels
+                .ok_or_else(|| unknown_column("metadata"))?;
+            let labels = level.resolve(labels);
+            Ok(label(builder, &labels, key, condition))
+        }
+        PathEnd::Field(field, condition) => {
+            let column = level.table.column(field.name);
+            let column = column.ok_or_else(|| unknown_column(field.name))?;
+            Ok(column_condition(builder, level, field, column, condition))
+        }
+        PathEnd::Ids(field, bits) => {
+            let column = level.table.column(field.name);
+            let sql = level.resolve(column.ok_or_else(|| unknown_column(field.name))?.sql);
+            Ok(one_of(builder, &sql, bits))
+        }
+    }
+}
+
+fn column_condition(
+    builder: &mut SqlBuilder,
+    level: &mut Level,
+    field: &'static FilterField,
+    column: &Column,
+    condition: &FieldCondition,
+) -> SqlCondition {
+    let sql = level.resolve(column.sql);
+    match (field.kind, column.form) {
+        (FieldKind::Id(prefix), ColumnForm::Bits) => id(builder, prefix, &sql, condition),
+        (FieldKind::Id(_) | FieldKind::Text, ColumnForm::Uuid) => uuid(builder, &sql, condition),
+        (FieldKind::Id(_) | FieldKind::Text, _) => match (column.folded, condition) {
+            (Some(folded), FieldCondition::Contains(pattern)) => {
+                contains_folded(builder, &sql, &level.resolve(folded), pattern)
+            }
+            _ => text(builder, &sql, condition),
         },
-        (FieldKind::Enumeration(_), _) => word(draft, &sql, condition),
-        (FieldKind::Number, _) => number(draft, &sql, condition),
-        (FieldKind::Truth, _) => truth(&sql, condition),
-        (FieldKind::Seconds, _) => time(draft, &sql, TimeDelta::seconds(1), condition),
-        (FieldKind::Moment, _) => time(draft, &sql, TimeDelta::milliseconds(1), condition),
+        (FieldKind::Enumeration(_), _) => enumeration(builder, &sql, condition),
+        (FieldKind::Number, _) => number(builder, &sql, condition),
+        (FieldKind::Bool, _) => boolean(&sql, condition),
+        (FieldKind::UnixSeconds, _) => time(builder, &sql, TimeDelta::seconds(1), condition),
+        (FieldKind::Rfc3339Time, _) => time(builder, &sql, TimeDelta::milliseconds(1), condition),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_domain::filter::{Resource, parse};
+    use evenkeel_domain::filter::{Resource, parse_filter};
 
     use ::uuid::Uuid;
 
     use super::*;
 
     fn sql(resource: Resource, filter: &str) -> String {
-        let filter = parse(resource, filter).expect("a filter");
-        let mut draft = Draft::new(Uuid::nil());
-        let mut level = draft.level(resource);
-        written(&mut draft, &mut level, &filter).expect("a condition")
+        let filter = parse_filter(resource, filter).expect("a filter");
+        let mut builder = SqlBuilder::new(Uuid::nil());
+        let mut level = builder.add_table(resource);
+        filter_sql(&mut builder, &mut level, &filter).expect("a condition")
     }
 
     #[test]
-    fn a_whole_id_is_a_number() {
-        let whole = "t0.id = $2";
+    fn a_complete_id_is_compared_as_a_number() {
+        let expected = "t0.id = $2";
         for filter in [
             "resourceId = 'host-0a1b2c3d'",
             "resourceId = 'HOST-0A1B2C3D'",
             "resourceId == 'host-0a1b2c3d'",
         ] {
-            assert_eq!(sql(Resource::Host, filter), whole, "{filter}");
+            assert_eq!(sql(Resource::Host, filter), expected, "{filter}");
         }
         assert_eq!(
             sql(Resource::Host, "resourceId == 'host-0A1B2C3D'"),
@@ -271,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_over_an_edge_is_the_key_of_the_row() {
+    fn an_id_across_an_edge_uses_the_foreign_key() {
         let site = sql(Resource::Host, "site.resourceId = 'site-0a1b2c3d'");
         assert_eq!(site, "t0.site_id = $2");
         assert_eq!(sql(Resource::Host, "has(site)"), "t0.site_id IS NOT NULL");
@@ -289,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_uuid_is_a_uuid() {
+    fn a_complete_uuid_is_compared_as_a_uuid() {
         let uuid = "01234567-89ab-cdef-0123-456789abcdef";
         let is = |filter: String| sql(Resource::Host, &filter);
         assert_eq!(
@@ -303,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_name_is_looked_for_in_small_letters_where_they_are_kept() {
+    fn a_partial_name_is_searched_in_the_lowercase_column() {
         let folded = "t0.name_folded LIKE lower($2)";
         for resource in [Resource::Host, Resource::Instance, Resource::Run] {
             assert_eq!(sql(resource, "name = 'Edge'"), folded, "{resource:?}");
@@ -317,13 +346,13 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_row_or_refers_to_another_is_not_looked_for_far_away() {
+    fn own_columns_and_foreign_keys_need_no_wide_search() {
         let looks_far = |resource, text| {
-            let filter = parse(resource, text).expect("a filter");
-            let mut draft = Draft::new(Uuid::nil());
-            let mut level = draft.level(resource);
-            written(&mut draft, &mut level, &filter).expect("a condition");
-            draft.looks_far()
+            let filter = parse_filter(resource, text).expect("a filter");
+            let mut builder = SqlBuilder::new(Uuid::nil());
+            let mut level = builder.add_table(resource);
+            filter_sql(&mut builder, &mut level, &filter).expect("a condition");
+            builder.is_wide_search()
         };
         assert!(!looks_far(Resource::Host, "name == 'a'"));
         assert!(!looks_far(
@@ -338,22 +367,22 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_known_by_what_it_looks_for_and_not_by_where() {
+    fn the_list_fingerprint_does_not_depend_on_lowercase_columns() {
         let filter = "name = 'a' OR name = 'b' OR note = 'c'";
-        let filter = parse(Resource::Host, filter).expect("a filter");
-        let mut draft = Draft::new(Uuid::nil());
-        assert!(!draft.looks_far());
-        let mut level = draft.level(Resource::Host);
-        let condition = written(&mut draft, &mut level, &filter).expect("a condition");
-        assert!(draft.looks_far());
+        let filter = parse_filter(Resource::Host, filter).expect("a filter");
+        let mut builder = SqlBuilder::new(Uuid::nil());
+        assert!(!builder.is_wide_search());
+        let mut level = builder.add_table(Resource::Host);
+        let condition = filter_sql(&mut builder, &mut level, &filter).expect("a condition");
+        assert!(builder.is_wide_search());
         assert_eq!(
-            draft.unfolded(&condition),
+            builder.unfolded(&condition),
             "((t0.name) ILIKE $2 OR (t0.name) ILIKE $3 OR (t0.note) ILIKE $4)"
         );
     }
 
     #[test]
-    fn what_may_be_null_is_made_false_before_it_is_turned_round() {
+    fn a_nullable_condition_is_made_boolean_before_negation() {
         let sql = sql(Resource::Host, "NOT serialNumber = 'a'");
         assert_eq!(sql, "((t0.serial) ILIKE $2) IS NOT TRUE");
     }

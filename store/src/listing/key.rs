@@ -1,16 +1,16 @@
-//! Where a page ended, as clients carry it to the next one.
+//! Page keys: the position where a page ended, sent by clients as page tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// Where a page ended: the mark of its list, then what its last resource is ordered by.
+/// Where a page ended: the fingerprint of its list, then the order values of its last resource.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Key(Vec<Value>);
+pub struct PageKey(Vec<Value>);
 
-impl Key {
-    /// The longest token that is read.
-    pub const MAX: usize = 16_384;
+impl PageKey {
+    /// The length of the longest valid token.
+    pub const MAX_TOKEN_BYTES: usize = 16_384;
 
     pub(super) fn new(mark: &str, values: &[Value]) -> Self {
         let mark = Value::from(mark);
@@ -21,16 +21,16 @@ impl Key {
         )
     }
 
-    /// The key as text that can stand in a URL.
+    /// The key as text that is safe in URLs.
     #[must_use]
     pub fn token(&self) -> String {
         URL_SAFE_NO_PAD.encode(Value::from(self.0.clone()).to_string())
     }
 
-    /// Reads a token; none if it is not one.
+    /// Parses a token; none if it is invalid.
     #[must_use]
     pub fn parse(token: &str) -> Option<Self> {
-        if token.len() > Self::MAX {
+        if token.len() > Self::MAX_TOKEN_BYTES {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
@@ -39,15 +39,15 @@ impl Key {
         Some(Self(values))
     }
 
-    /// What the last resource is ordered by, if the key has this mark.
+    /// The order values of the last resource, if the key has this fingerprint.
     pub(super) fn values(&self, mark: &str) -> Option<&[Value]> {
         let (first, values) = self.0.split_first()?;
         (first.as_str() == Some(mark)).then_some(values)
     }
 }
 
-/// The mark of a list: 64 bits of its text (FNV-1a). It guards against mistakes, not against anybody.
-pub(super) fn mark(text: &str) -> String {
+/// The fingerprint of a list: FNV-1a, 64 bits, of its text. It detects mistakes, not attacks.
+pub(super) fn list_fingerprint(text: &str) -> String {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
     format!("{hash:016x}")
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn a_key_is_read_as_it_was_written() {
-        let key = Key::new(
-            &mark("hosts by name"),
+        let key = PageKey::new(
+            &list_fingerprint("hosts by name"),
             &[json!("ä \"b\""), json!(4_294_967_295_u32)],
         );
         let token = key.token();
@@ -72,19 +72,22 @@ mod tests {
                 .all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)),
             "{token}"
         );
-        assert_eq!(Key::parse(&token), Some(key));
+        assert_eq!(PageKey::parse(&token), Some(key));
     }
 
     #[test]
     fn a_key_knows_its_list() {
-        let key = Key::new(&mark("hosts"), &[json!(1)]);
-        assert_eq!(key.values(&mark("hosts")), Some([json!(1)].as_slice()));
-        assert_eq!(key.values(&mark("sites")), None);
+        let key = PageKey::new(&list_fingerprint("hosts"), &[json!(1)]);
+        assert_eq!(
+            key.values(&list_fingerprint("hosts")),
+            Some([json!(1)].as_slice())
+        );
+        assert_eq!(key.values(&list_fingerprint("sites")), None);
     }
 
     #[test]
-    fn what_is_no_token_is_none() {
-        let long = "A".repeat(Key::MAX + 1);
+    fn an_invalid_token_is_rejected() {
+        let long = "A".repeat(PageKey::MAX_TOKEN_BYTES + 1);
         let empty = URL_SAFE_NO_PAD.encode("[]");
         let object = URL_SAFE_NO_PAD.encode("{\"a\":1}");
         for bad in [
@@ -95,7 +98,7 @@ mod tests {
             object.as_str(),
             long.as_str(),
         ] {
-            assert_eq!(Key::parse(bad), None, "{bad:.20}");
+            assert_eq!(PageKey::parse(bad), None, "{bad:.20}");
         }
     }
 }

@@ -1,71 +1,70 @@
-//! The statements of a list.
+//! The SQL statements of a list.
 
 use sea_orm::{QueryResult, Value};
 use serde_json::Value as Json;
 
 use super::condition;
-use super::draft::{Draft, Level};
-use super::key::{Key, mark};
-use super::order::Order;
-use super::{From, Listing};
+use super::key::{PageKey, list_fingerprint};
+use super::order::SortOrder;
+use super::sql_builder::{Level, SqlBuilder};
+use super::{Listing, PageStart};
 use crate::error::StoreError;
 use crate::tallies;
-use crate::tx::{Tx, all, one};
+use crate::tx::{Tx, query_all, query_one};
 
 /// A list in SQL.
 #[derive(Debug)]
 pub struct Query {
-    rows: String,
-    /// What the list has, without its order.
-    whole: String,
+    from_clause: String,
+    /// The `FROM` clause without the tables that only the order needs.
+    unordered_from_clause: String,
     condition: String,
-    /// Whether the condition looks for parts of texts or at other resources: no index answers it alone, and to look once is
-    /// dear enough.
-    looks_far: bool,
+    /// Whether the condition searches in texts or reads other resources. No index answers it alone,
+    /// and a single pass is expensive enough.
+    is_wide_search: bool,
     values: Vec<Value>,
     id: String,
-    order: Order,
-    /// The kind under which the whole list is tallied, if it is.
+    order: SortOrder,
+    /// The kind under which the length of the whole list is tallied, if it is.
     tally: Option<&'static str>,
-    /// What tells this list from others: what is asked for and how it is ordered.
-    mark: String,
+    /// The fingerprint of the filter and the order, which tells this list from others.
+    fingerprint: String,
 }
 
-/// Where a resource stands in a list.
+/// The position of a resource in a list.
 #[derive(Debug)]
-pub struct Place {
-    /// Its id.
+pub struct ResourcePosition {
     pub id: u32,
-    ordered_by: Vec<Json>,
+    order_values: Vec<Json>,
 }
 
-/// Where a page begins: behind a place, if there is one, and after so many.
+/// Where a page starts: after a position, if there is one, and after `offset` further resources.
 #[derive(Debug)]
-pub struct Start {
-    behind: Option<Vec<Value>>,
+pub struct StartPoint {
+    after: Option<Vec<Value>>,
     offset: u64,
 }
 
-/// A page.
+/// A page of positions.
 #[derive(Debug)]
 pub struct Page {
-    /// What stands on it, in the order of the list.
-    pub places: Vec<Place>,
-    /// How many the whole list has.
+    /// The positions in the order of the list.
+    pub positions: Vec<ResourcePosition>,
+    /// Length of the whole list.
     pub total: u64,
-    /// Whether nothing comes after it.
+    /// Whether this is the last page.
     pub is_last: bool,
 }
 
 impl Page {
-    /// The first `limit` of these: one more says that something comes after them.
-    fn cut(total: u64, mut places: Vec<Place>, limit: u64) -> Self {
-        let is_last = u64::try_from(places.len()).is_ok_and(|found| found <= limit);
+    /// The first `limit` positions. One more than `limit` means that more pages follow.
+    fn trim(total: u64, mut positions: Vec<ResourcePosition>, limit: u64) -> Self {
+        let is_last = u64::try_from(positions.len()).is_ok_and(|count| count <= limit);
         if !is_last {
-            places.pop();
+            positions.pop();
         }
         Self {
-            places,
+            positions,
             total,
             is_last,
         }
@@ -73,49 +72,53 @@ impl Page {
 }
 
 impl Query {
-    /// Writes a list in SQL.
+    /// Builds the SQL of a list.
     pub fn new(tx: &Tx, listing: &Listing) -> Result<Self, StoreError> {
-        let mut draft = Draft::new(tx.tenant().uuid());
-        let mut level = draft.level(listing.resource);
-        let mut condition = level.put(level.table.tenant);
+        let mut builder = SqlBuilder::new(tx.tenant().uuid());
+        let mut level = builder.add_table(listing.resource);
+        let mut condition = level.resolve(level.table.tenant);
         if let Some(filter) = &listing.filter {
-            let written = condition::written(&mut draft, &mut level, filter)?;
-            condition = format!("{condition} AND {written}");
+            let filter_sql = condition::filter_sql(&mut builder, &mut level, filter)?;
+            condition = format!("{condition} AND {filter_sql}");
         }
-        let asked = draft.unfolded(&condition);
-        let asked = format!("{} {asked} {:?}", rows(&mut level), draft.values());
+        let identity = builder.unfolded(&condition);
+        let identity = format!(
+            "{} {identity} {:?}",
+            from_clause(&mut level),
+            builder.values()
+        );
         if let Some(filter) = &listing.within {
-            let written = condition::written(&mut draft, &mut level, filter)?;
-            condition = format!("{condition} AND {written}");
+            let filter_sql = condition::filter_sql(&mut builder, &mut level, filter)?;
+            condition = format!("{condition} AND {filter_sql}");
         }
-        let whole = rows(&mut level);
-        let id = level.put(level.table.id);
-        let order = Order::new(&mut level, &listing.order)?;
-        let mark = mark(&format!("{asked} {}", order.clause()));
+        let unordered_from_clause = from_clause(&mut level);
+        let id = level.resolve(level.table.id);
+        let order = SortOrder::new(&mut level, &listing.order)?;
+        let mark = list_fingerprint(&format!("{identity} {}", order.order_by()));
         let is_whole = listing.filter.is_none() && listing.within.is_none();
         Ok(Self {
-            rows: rows(&mut level),
-            whole,
+            from_clause: from_clause(&mut level),
+            unordered_from_clause,
             condition,
-            looks_far: draft.looks_far(),
+            is_wide_search: builder.is_wide_search(),
             tally: level.table.tally.filter(|_| is_whole),
-            values: draft.into_values(),
+            values: builder.into_values(),
             id,
             order,
-            mark,
+            fingerprint: mark,
         })
     }
 
-    /// How many there are.
+    /// Length of the list.
     pub async fn count(&self, tx: &Tx) -> Result<u64, StoreError> {
         if let Some(kind) = self.tally {
             return tallies::sum(tx, kind).await;
         }
         let sql = format!(
             "SELECT count(*) FROM {} WHERE {}",
-            self.whole, self.condition
+            self.unordered_from_clause, self.condition
         );
-        let row = one(tx.conn(), sql, self.values.clone()).await?;
+        let row = query_one(tx.conn(), sql, self.values.clone()).await?;
         let count: i64 = match row {
             Some(row) => row.try_get_by_index(0)?,
             None => 0,
@@ -123,184 +126,201 @@ impl Query {
         Ok(count.cast_unsigned())
     }
 
-    /// A page that begins there and has at most so many. Beside a condition that looks far, it is one statement that counts as
-    /// well; else an index serves each of the two.
-    pub async fn page(&self, tx: &Tx, start: Start, limit: u64) -> Result<Page, StoreError> {
-        let counted = if self.looks_far {
+    /// A page of at most `limit` resources. With a wide search, one statement reads and counts;
+    /// otherwise an index serves each of the two statements.
+    pub async fn page(&self, tx: &Tx, start: StartPoint, limit: u64) -> Result<Page, StoreError> {
+        let counted_total = if self.is_wide_search {
             None
         } else {
             Some(self.count(tx).await?)
         };
-        if let Some(total) = counted
-            && start.behind.is_none()
+        if let Some(total) = counted_total
+            && start.after.is_none()
             && start.offset > total / 2
         {
-            return self.backwards(tx, total, start.offset, limit).await;
+            return self.page_from_end(tx, total, start.offset, limit).await;
         }
         let (sql, values) = self.statement(start, limit.saturating_add(1));
-        let rows = all(tx.conn(), sql, values).await?;
-        let (total, places) = match counted {
-            Some(total) => (total, self.places(&rows)?),
-            None => self.counted_places(&rows)?,
+        let rows = query_all(tx.conn(), sql, values).await?;
+        let (total, positions) = match counted_total {
+            Some(total) => (total, self.positions(&rows)?),
+            None => self.counted_positions(&rows)?,
         };
-        Ok(Page::cut(total, places, limit))
+        Ok(Page::trim(total, positions, limit))
     }
 
     /// The statement that reads a page forwards, and its values.
-    pub fn statement(&self, start: Start, limit: u64) -> (String, Vec<Value>) {
-        if self.looks_far {
-            self.counted_part(start, limit)
+    pub fn statement(&self, start: StartPoint, limit: u64) -> (String, Vec<Value>) {
+        if self.is_wide_search {
+            self.counted_statement(start, limit)
         } else {
-            self.part(&self.order, start, limit)
+            self.part_statement(&self.order, start, limit)
         }
     }
 
-    /// A page in the second half of a list, read from the end of the list: so no page passes over more than half of it. What
-    /// was counted must still be so, which it is in a snapshot; pages are read in one.
-    async fn backwards(
+    /// A page in the second half of a list, read from its end, so that no page skips more than half
+    /// of the list. The count must still be valid, so pages are read in a snapshot.
+    async fn page_from_end(
         &self,
         tx: &Tx,
         total: u64,
         offset: u64,
         limit: u64,
     ) -> Result<Page, StoreError> {
-        let left = total.saturating_sub(offset);
-        let taken = left.min(limit);
-        let behind = left - taken;
-        let mut places = Vec::new();
-        if taken > 0 {
-            let start = Start {
-                behind: None,
+        let remaining = total.saturating_sub(offset);
+        let count = remaining.min(limit);
+        let behind = remaining - count;
+        let mut positions = Vec::new();
+        if count > 0 {
+            let start = StartPoint {
+                after: None,
                 offset: behind,
             };
-            let (sql, values) = self.part(&self.order.reversed(), start, taken);
-            places = self.places(&all(tx.conn(), sql, values).await?)?;
-            places.reverse();
+            let (sql, values) = self.part_statement(&self.order.reversed(), start, count);
+            positions = self.positions(&query_all(tx.conn(), sql, values).await?)?;
+            positions.reverse();
         }
         Ok(Page {
-            places,
+            positions,
             total,
             is_last: behind == 0,
         })
     }
 
     /// The statement for a part of the list in this order, and its values.
-    fn part(&self, order: &Order, start: Start, limit: u64) -> (String, Vec<Value>) {
-        let mut draft = Draft::from_values(self.values.clone());
+    fn part_statement(
+        &self,
+        order: &SortOrder,
+        start: StartPoint,
+        limit: u64,
+    ) -> (String, Vec<Value>) {
+        let mut builder = SqlBuilder::from_values(self.values.clone());
         let mut condition = self.condition.clone();
-        if let Some(behind) = start.behind {
-            condition = format!("{condition} AND {}", order.behind(&mut draft, behind));
+        if let Some(behind) = start.after {
+            condition = format!(
+                "{condition} AND {}",
+                order.after_position(&mut builder, behind)
+            );
         }
-        let [limit, offset] = [limit, start.offset].map(|n| draft.bind(in_sql(n)));
+        let [limit, offset] = [limit, start.offset].map(|n| builder.bind(as_bigint(n)));
         let sql = format!(
             "SELECT {}, {} FROM {} WHERE {condition} ORDER BY {} LIMIT {limit} OFFSET {offset}",
             self.id,
-            order.selected(),
-            self.rows,
-            order.clause(),
+            order.select_list(),
+            self.from_clause,
+            order.order_by(),
         );
-        (sql, draft.into_values())
+        (sql, builder.into_values())
     }
 
-    /// The statement for a part of the list, each row behind how many the whole list has, and its values. What fits is found
-    /// once and kept for both. A part with nothing in it is one row without a place.
-    fn counted_part(&self, start: Start, limit: u64) -> (String, Vec<Value>) {
-        let mut draft = Draft::from_values(self.values.clone());
-        let [found, page] = ["found", "page"].map(|rows| self.order.of_selected(rows));
-        let behind = match start.behind {
-            Some(behind) => format!(" WHERE {}", found.behind(&mut draft, behind)),
+    /// The statement for a part of the list, with the total length in the first column of each row,
+    /// and its values. The matching rows are found once and used for both. An empty part is one row
+    /// without a position.
+    fn counted_statement(&self, start: StartPoint, limit: u64) -> (String, Vec<Value>) {
+        let mut builder = SqlBuilder::from_values(self.values.clone());
+        let [matches, page] = ["found", "page"].map(|rows| self.order.for_selection(rows));
+        let behind = match start.after {
+            Some(behind) => format!(" WHERE {}", matches.after_position(&mut builder, behind)),
             None => String::new(),
         };
-        let [limit, offset] = [limit, start.offset].map(|n| draft.bind(in_sql(n)));
+        let [limit, offset] = [limit, start.offset].map(|n| builder.bind(as_bigint(n)));
         let sql = format!(
             "WITH found AS MATERIALIZED (SELECT {} AS id, {} FROM {} WHERE {}) \
              SELECT whole.n, page.* FROM (SELECT count(*) AS n FROM found) whole \
              LEFT JOIN (SELECT * FROM found{behind} ORDER BY {} LIMIT {limit} OFFSET {offset}) page ON TRUE \
              ORDER BY {}",
             self.id,
-            self.order.selected(),
-            self.rows,
+            self.order.select_list(),
+            self.from_clause,
             self.condition,
-            found.clause(),
-            page.clause(),
+            matches.order_by(),
+            page.order_by(),
         );
-        (sql, draft.into_values())
+        (sql, builder.into_values())
     }
 
-    /// The places of the rows of a [`part`](Self::part).
-    fn places(&self, rows: &[QueryResult]) -> Result<Vec<Place>, StoreError> {
-        rows.iter().map(|row| self.place(row, 0)).collect()
+    /// The positions of the rows of a [`part_statement`](Self::part_statement).
+    fn positions(&self, rows: &[QueryResult]) -> Result<Vec<ResourcePosition>, StoreError> {
+        rows.iter().map(|row| self.position(row, 0)).collect()
     }
 
-    /// How many the whole list has, and the places of the rows of a [`counted_part`](Self::counted_part).
-    fn counted_places(&self, rows: &[QueryResult]) -> Result<(u64, Vec<Place>), StoreError> {
-        let (mut total, mut places) = (0, Vec::with_capacity(rows.len()));
+    /// The length of the list and the positions of the rows of a
+    /// [`counted_statement`](Self::counted_statement).
+    fn counted_positions(
+        &self,
+        rows: &[QueryResult],
+    ) -> Result<(u64, Vec<ResourcePosition>), StoreError> {
+        let (mut total, mut positions) = (0, Vec::with_capacity(rows.len()));
         for row in rows {
             total = row.try_get_by_index::<i64>(0)?.cast_unsigned();
             if row.try_get_by_index::<Option<i32>>(1)?.is_some() {
-                places.push(self.place(row, 1)?);
+                positions.push(self.position(row, 1)?);
             }
         }
-        Ok((total, places))
+        Ok((total, positions))
     }
 
-    /// The place of a row; its id is the column `first`, and what it is ordered by comes next.
-    fn place(&self, row: &QueryResult, first: usize) -> Result<Place, StoreError> {
-        Ok(Place {
+    /// The position of a row: its id is in column `first`, followed by its order values.
+    fn position(&self, row: &QueryResult, first: usize) -> Result<ResourcePosition, StoreError> {
+        Ok(ResourcePosition {
             id: row.try_get_by_index::<i32>(first)?.cast_unsigned(),
-            ordered_by: self.order.place(row, first + 1)?,
+            order_values: self.order.position(row, first + 1)?,
         })
     }
 
-    /// The statement that gives the ids in order, after so many, and its values.
-    pub fn ids(&self, offset: u64) -> (String, Vec<Value>) {
-        let mut draft = Draft::from_values(self.values.clone());
-        let offset = draft.bind(in_sql(offset));
+    /// The statement that selects the ids in order after `offset` resources, and its values.
+    pub fn ids_statement(&self, offset: u64) -> (String, Vec<Value>) {
+        let mut builder = SqlBuilder::from_values(self.values.clone());
+        let offset = builder.bind(as_bigint(offset));
         let sql = format!(
             "SELECT {} AS id FROM {} WHERE {} ORDER BY {} OFFSET {offset}",
             self.id,
-            self.rows,
+            self.from_clause,
             self.condition,
-            self.order.clause(),
+            self.order.order_by(),
         );
-        (sql, draft.into_values())
+        (sql, builder.into_values())
     }
 
-    /// The statement that gives the ids in no order, and its values: the first one is the project.
-    pub fn unordered(self) -> (String, Vec<Value>) {
+    /// The statement that selects the ids in no particular order, and its values. The first value
+    /// is the project.
+    pub fn unordered_statement(self) -> (String, Vec<Value>) {
         let sql = format!(
             "SELECT {} FROM {} WHERE {}",
-            self.id, self.whole, self.condition
+            self.id, self.unordered_from_clause, self.condition
         );
         (sql, self.values)
     }
 
-    /// The values of a place that a key names, if the key is of this list.
-    pub fn place_of(&self, key: &Key) -> Option<Vec<Value>> {
-        self.order.values(key.values(&self.mark)?)
+    /// The position values of a page key, if the key belongs to this list.
+    pub fn position_of(&self, key: &PageKey) -> Option<Vec<Value>> {
+        self.order.position_values(key.values(&self.fingerprint)?)
     }
 
-    /// Where a page begins; none if its key is of another list.
-    pub fn start(&self, from: &From) -> Option<Start> {
+    /// Where a page starts; none if its key belongs to another list.
+    pub fn start_point(&self, from: &PageStart) -> Option<StartPoint> {
         let (behind, offset) = match from {
-            From::Offset(offset) => (None, *offset),
-            From::After(key) => (Some(self.place_of(key)?), 0),
+            PageStart::Offset(offset) => (None, *offset),
+            PageStart::After(key) => (Some(self.position_of(key)?), 0),
         };
-        Some(Start { behind, offset })
+        Some(StartPoint {
+            after: behind,
+            offset,
+        })
     }
 
-    /// The key of a place.
-    pub fn key_of(&self, place: &Place) -> Key {
-        Key::new(&self.mark, &place.ordered_by)
+    /// The page key of a position.
+    pub fn page_key(&self, position: &ResourcePosition) -> PageKey {
+        PageKey::new(&self.fingerprint, &position.order_values)
     }
 }
 
-fn rows(level: &mut Level) -> String {
-    let rows = level.put(level.table.rows);
-    format!("{rows}{}", level.joined())
+fn from_clause(level: &mut Level) -> String {
+    let rows = level.resolve(level.table.rows);
+    format!("{rows}{}", level.join_clause())
 }
 
-/// No list is longer than a number of the database.
-fn in_sql(number: u64) -> i64 {
+/// No list is longer than a `bigint`.
+fn as_bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

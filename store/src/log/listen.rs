@@ -1,5 +1,5 @@
-//! Hints that something was committed, from every server of the installation to every reader. They only save time: a
-//! reader looks by itself as well, so one that is lost costs a moment.
+//! Hints that a transaction was committed, from every server to every reader. They only reduce
+//! latency: readers also poll, so a lost hint costs a moment.
 
 use std::future::ready;
 use std::io::ErrorKind;
@@ -18,122 +18,123 @@ use crate::error::StoreError;
 use crate::pool::Store;
 use crate::tx::execute;
 
-/// Where hints are told.
+/// The notification channel of hints.
 const CHANNEL: &str = "evenkeel_log";
 
-/// How far apart one server tells hints: all that is committed meanwhile is in one.
-const APART: Duration = Duration::from_millis(20);
+/// The shortest interval between two hints of a server. One hint covers all commits in between.
+const HINT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to wait before another try to listen, and for a connection.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait before the next attempt to listen, and for a connection.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long it may be quiet before it is asked whether anybody is there, and how long that may take: a line that leads
-/// nowhere is as quiet as a night without changes.
-const QUIET: Duration = Duration::from_secs(30);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// After this time without a notification the connection is tested, because a dead connection is
+/// silent as well.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Hears when something was committed, on a connection of its own.
+/// Receives hints about commits on a connection of its own.
 #[derive(Debug)]
-pub struct Hints {
+pub struct HintListener {
     url: Secret,
     /// None after a failure.
     listener: Option<PgListener>,
 }
 
-/// Begins to listen.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn hints(store: &Store) -> Result<Hints, StoreError> {
+/// Starts to listen for hints.
+pub async fn listen_for_hints(store: &Store) -> Result<HintListener, StoreError> {
     let url = store.url.clone();
-    let listener = listen(&url).await;
+    let listener = connect_listener(&url).await;
     let listener = listener
         .map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error))))
         .map(Some)?;
-    Ok(Hints { url, listener })
+    Ok(HintListener { url, listener })
 }
 
-impl Hints {
-    /// Waits until something was committed, or may have been while nobody listened. Any number of hints is one. Waits as
-    /// long as the database is away.
+impl HintListener {
+    /// Waits until a transaction was committed, or may have been committed while the listener was
+    /// disconnected. Several hints collapse into one. Keeps waiting while the database is down.
     pub async fn next(&mut self) {
         loop {
             if let Some(listener) = &mut self.listener {
-                if hear(listener).await.is_ok() {
+                if receive_hint(listener).await.is_ok() {
                     return;
                 }
                 self.listener = None;
             }
-            if let Ok(listener) = listen(&self.url).await {
+            if let Ok(listener) = connect_listener(&self.url).await {
                 self.listener = Some(listener);
                 return;
             }
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
-async fn listen(url: &Secret) -> Result<PgListener, Error> {
+async fn connect_listener(url: &Secret) -> Result<PgListener, Error> {
     let options = PgConnectOptions::from_str(url.reveal())?.application_name("evenkeel");
-    let one = PgPoolOptions::new()
+    let pool = PgPoolOptions::new()
         .max_connections(1)
         .max_lifetime(None)
         .idle_timeout(None)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(RETRY_INTERVAL)
         .connect_lazy_with(options);
     let listening = async {
-        let mut listener = PgListener::connect_with(&one).await?;
+        let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(CHANNEL).await?;
         Ok(listener)
     };
-    answered(listening).await
+    with_answer_timeout(listening).await
 }
 
-/// Waits for a hint, or until its connection was lost and is there again; then takes what has come besides.
-async fn hear(listener: &mut PgListener) -> Result<(), Error> {
+/// Waits for a hint or a reconnect, then drains the queued notifications.
+async fn receive_hint(listener: &mut PgListener) -> Result<(), Error> {
     loop {
-        match timeout(QUIET, listener.try_recv()).await {
-            Ok(heard) => break heard.map(drop)?,
-            Err(_) => is_there(listener).await?,
+        match timeout(KEEPALIVE_INTERVAL, listener.try_recv()).await {
+            Ok(notification) => break notification.map(drop)?,
+            Err(_) => check_connection(listener).await?,
         }
     }
     loop {
         tokio::select! {
             biased;
-            heard = listener.try_recv() => {
-                heard?;
+            notification = listener.try_recv() => {
+                notification?;
             }
             () = ready(()) => return Ok(()),
         }
     }
 }
 
-/// Asks whether anybody is there. What is told meanwhile is kept.
-async fn is_there(listener: &mut PgListener) -> Result<(), Error> {
-    answered(listener.execute("SELECT 1")).await.map(drop)
+/// Tests the connection. Notifications that arrive meanwhile stay queued.
+async fn check_connection(listener: &mut PgListener) -> Result<(), Error> {
+    with_answer_timeout(listener.execute("SELECT 1"))
+        .await
+        .map(drop)
 }
 
-/// Waits for an answer, but not for ever.
-async fn answered<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    match timeout(ANSWERS_WITHIN, answer).await {
+/// Waits for an answer with a timeout.
+async fn with_answer_timeout<T>(
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match timeout(ANSWER_TIMEOUT, answer).await {
         Ok(answered) => answered,
         Err(_) => Err(Error::Io(ErrorKind::TimedOut.into())),
     }
 }
 
 impl Store {
-    /// Tells all who listen when something was committed through this store or one of its clones, until it is asked to
-    /// stop. A process needs it once.
-    pub async fn tell_hints(self, stopping: CancellationToken) {
+    /// Notifies all listeners of commits through this store or its clones, until it is cancelled.
+    /// Run it once per process.
+    pub async fn send_hints(self, stopping: CancellationToken) {
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
-                () = self.written.notified() => {}
+                () = self.committed.notified() => {}
             }
-            // What cannot be told is seen all the same, a moment later.
-            let told = execute(&self.db, "SELECT pg_notify($1, '')", [CHANNEL.into()]);
-            let _ = timeout(self.patience, told).await;
-            tokio::time::sleep(APART).await;
+            // If the notification fails, readers see the changes at their next poll.
+            let notification = execute(&self.db, "SELECT pg_notify($1, '')", [CHANNEL.into()]);
+            let _ = timeout(self.answer_timeout, notification).await;
+            tokio::time::sleep(HINT_INTERVAL).await;
         }
     }
 }

@@ -1,29 +1,28 @@
-//! The end of changes that are old enough.
+//! Deletes old changes from the log.
 
 use evenkeel_domain::Time;
 
 use crate::error::StoreError;
-use crate::tx::{FleetTx, execute, one};
+use crate::tx::{FleetTx, execute, query_one};
 
-/// Removes changes that were made before an instant, of all projects: at most so many, looked for among as many of the
-/// first ones of the log. Says how many. Readers that have not read them yet notice. Safe on several replicas at once.
+/// Deletes at most `limit` changes of all projects that are older than `before`, searched among the
+/// first `limit` changes of the log. Returns their number. Readers that have not read them notice.
+/// Safe on several replicas at once.
 ///
-/// A backup that was restored from another server may hold changes of transactions that are not there yet. They are looked
-/// for apart, and nobody is behind them: they are removed without a word to readers.
-///
-/// # Errors
-/// The database cannot be reached.
+/// A backup from another server may contain changes with transaction ids that this server has not
+/// reached yet. They are searched separately and deleted without notice to readers, because no
+/// reader waits for them.
 pub async fn prune(tx: &FleetTx, before: Time, limit: u32) -> Result<u64, StoreError> {
-    // The number of rows is no parameter: a plan that is kept would be made for a tenth of the log.
+    // LIMIT is no parameter: a cached generic plan would assume a tenth of the log.
     let first = |which: &str| {
         format!(
             "(SELECT tenant_id, xid, seq, at FROM change_log \
              WHERE xid {which} pg_snapshot_xmax(pg_current_snapshot()) ORDER BY xid, seq LIMIT {limit})"
         )
     };
-    let (ours, ahead) = (first("<"), first(">="));
+    let (current, future) = (first("<"), first(">="));
     let sql = format!(
-        "WITH early AS MATERIALIZED ({ours} UNION ALL {ahead}), \
+        "WITH early AS MATERIALIZED ({current} UNION ALL {future}), \
          old AS MATERIALIZED (SELECT c.tenant_id, c.xid, c.seq FROM early e JOIN change_log c \
          ON c.tenant_id = e.tenant_id AND c.xid = e.xid AND c.seq = e.seq \
          WHERE e.at < $1 LIMIT {limit} FOR UPDATE OF c SKIP LOCKED), \
@@ -35,18 +34,18 @@ pub async fn prune(tx: &FleetTx, before: Time, limit: u32) -> Result<u64, StoreE
          WHERE (s.floor_xid, s.floor_seq) < (n.xid, n.seq)) \
          SELECT count(*) FROM gone"
     );
-    announce(tx, "on").await?;
-    let row = one(tx.conn(), sql, [before.into()]).await?;
-    announce(tx, "").await?;
-    let gone: i64 = match row {
+    set_pruning(tx, "on").await?;
+    let row = query_one(tx.conn(), sql, [before.into()]).await?;
+    set_pruning(tx, "").await?;
+    let deleted: i64 = match row {
         Some(row) => row.try_get_by_index(0)?,
         None => 0,
     };
-    Ok(gone.cast_unsigned())
+    Ok(deleted.cast_unsigned())
 }
 
-/// Says that what is removed from the log now is removed by whoever moves its floor.
-async fn announce(tx: &FleetTx, pruning: &str) -> Result<(), StoreError> {
+/// Marks the following deletions as pruning, which moves the floor of the log itself.
+async fn set_pruning(tx: &FleetTx, pruning: &str) -> Result<(), StoreError> {
     let sql = "SELECT set_config('evenkeel.pruning', $1, true)";
     execute(tx.conn(), sql, [pruning.into()]).await.map(drop)
 }

@@ -1,12 +1,12 @@
-//! What of a node is looked at at each of its polls. What it said at length is known by digests and is not read.
+//! The part of a node's state that each poll reads. Long values are represented by their digests.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::decide::{KnownBad, LastEnd, Protocol};
-use evenkeel_domain::eim::{Delivered, Seen};
+use evenkeel_domain::decide::{AgentProtocol, LastRun, QuarantinedImage};
+use evenkeel_domain::eim::{DeliveryState, LastSample};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId, OsId};
 use evenkeel_domain::status::{Indication, Status};
@@ -16,94 +16,94 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::convert::{last_end, protocol};
-use super::{Machine, NodeState};
+use super::{MachineKey, NodeState};
 use crate::contents;
 use crate::error::StoreError;
-use crate::fields::{Reader, columns, fields};
-use crate::rows::{Kept, host, named};
-use crate::tx::{Tx, all, ids_in};
+use crate::fields::{RowReader, columns, fields};
+use crate::rows::{JsonColumn, host, or_corrupt};
+use crate::tx::{Tx, ids_in, query_all};
 
 const TABLE: &str = "node_states";
 
-/// What of a [`NodeState`] is looked at at each poll.
+/// The part of [`NodeState`] that each poll reads.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Brief {
-    /// Its instance.
+pub struct NodeBrief {
     pub instance: InstanceId,
     /// The operating system that it runs.
     pub os: OsId,
-    /// Whether it has spoken since its instance was made.
+    /// Whether it has reported since its instance was created.
     pub provisioned: bool,
-    /// How it speaks.
-    pub protocol: Protocol,
-    /// Digest of the facts as the agent encoded them; empty before the first.
+    /// The protocol of its agent.
+    pub protocol: AgentProtocol,
+    /// Digest of the facts as the agent encoded them; empty before the first report.
     pub facts_digest: Vec<u8>,
-    /// The digest of the list of installed packages that it said last (see [`NodeState::said_packages`]).
-    pub said_packages: Option<contents::Digest>,
-    /// The digest of its list of installed packages, which is kept among the contents.
-    pub packages_digest: Option<contents::Digest>,
-    /// What it is doing.
+    /// Digest of the last reported list of installed packages (see
+    /// [`NodeState::reported_packages`]).
+    pub reported_packages: Option<contents::ContentDigest>,
+    /// Digest of its list of installed packages, which is stored in the contents.
+    pub packages_digest: Option<contents::ContentDigest>,
+    /// Its current activity.
     pub status: Status,
-    /// Where its updates stand.
+    /// The state of its updates.
     pub update_status: Status,
-    /// What people should know about it.
+    /// Its conditions, shown to operators.
     pub conditions: Vec<Condition>,
-    /// The images that failed on it, and since when we know.
-    pub bad_images: Vec<KnownBad>,
-    /// The digest of what could be updated (see [`digest_of`]).
-    pub available_digest: contents::Digest,
+    /// The images that failed on it, and since when.
+    pub bad_images: Vec<QuarantinedImage>,
+    /// Digest of the available updates (see [`available_digest`]).
+    pub available_digest: contents::ContentDigest,
     /// How its last attempt ended.
-    pub last_end: Option<LastEnd>,
-    /// Why the node itself does not let a prepared change begin, in its own words; empty if it does.
+    pub last_end: Option<LastRun>,
+    /// Why the node defers a prepared update, in the agent's words; empty if it does not.
     pub waiting: String,
-    /// The last sample of one of the ancestor's agents.
-    pub seen: Option<Seen>,
-    /// What was delivered last to one of the ancestor's agents.
-    pub delivered: Delivered,
+    /// The last sample of an EIM agent.
+    pub last_sample: Option<LastSample>,
+    /// What was last delivered to an EIM agent.
+    pub delivered: DeliveryState,
 }
 
-/// The digest by which it is known what could be updated.
+/// The digest of a text of available updates.
 #[must_use]
-pub fn digest_of(available: &str) -> contents::Digest {
+pub fn available_digest(available: &str) -> contents::ContentDigest {
     Sha256::digest(available).into()
 }
 
 impl NodeState {
-    /// What of it is looked at at each poll.
+    /// The part that each poll reads.
     #[must_use]
-    pub fn brief(&self) -> Brief {
-        Brief {
+    pub fn brief(&self) -> NodeBrief {
+        NodeBrief {
             instance: self.instance,
             os: self.os,
             provisioned: self.provisioned,
             protocol: self.protocol.clone(),
             facts_digest: self.facts_digest.clone(),
-            said_packages: self.said_packages(),
+            reported_packages: self.reported_packages(),
             packages_digest: self.packages_digest,
             status: self.status.clone(),
             update_status: self.update_status.clone(),
             conditions: self.conditions.clone(),
             bad_images: self.bad_images.clone(),
-            available_digest: digest_of(&self.os_update_available),
+            available_digest: available_digest(&self.os_update_available),
             last_end: self.last_end.clone(),
             waiting: self.waiting.clone(),
-            seen: self.seen.clone(),
+            last_sample: self.last_sample.clone(),
             delivered: self.delivered.clone(),
         }
     }
 
-    /// The digest of the list of installed packages that the node said last; none if it said none. The list itself may
-    /// not have been told yet.
+    /// Digest of the last reported list of installed packages; none if the node reported none. The
+    /// list itself may not have been received yet.
     #[must_use]
-    pub fn said_packages(&self) -> Option<contents::Digest> {
+    pub fn reported_packages(&self) -> Option<contents::ContentDigest> {
         self.facts.get("packagesDigest").and_then(digest)
     }
 }
 
-/// A digest as facts show it. The steps of the schema know the same rule.
-fn digest(shown: &Value) -> Option<contents::Digest> {
-    let digits = shown.as_str()?.as_bytes();
-    let mut digest = contents::Digest::default();
+/// Parses a digest in the facts. The migrations contain the same rule.
+fn digest(value: &Value) -> Option<contents::ContentDigest> {
+    let digits = value.as_str()?.as_bytes();
+    let mut digest = contents::ContentDigest::default();
     if digits.len() != 2 * digest.len() {
         return None;
     }
@@ -116,7 +116,7 @@ fn digest(shown: &Value) -> Option<contents::Digest> {
     Some(digest)
 }
 
-/// The part of a row of `node_states` that is in columns of their own.
+/// The plain columns of a brief in `node_states`.
 #[derive(Debug)]
 struct BriefRow {
     instance_id: i32,
@@ -164,8 +164,8 @@ fields!(BriefRow {
     waiting,
 });
 
-/// Parameters: the project, hosts by their ids, hosts by their UUIDs.
-static BRIEFS: LazyLock<String> = LazyLock::new(|| {
+/// Parameters: project, host ids, host UUIDs.
+static BRIEFS_SQL: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT h.id, h.uuid, {}, {}, n.conditions, n.bad_images, n.sample, n.delivered FROM hosts h \
          JOIN instances i ON i.tenant_id = $1 AND i.host_id = h.id \
@@ -177,59 +177,57 @@ static BRIEFS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Hosts and what of their nodes is looked at at each poll, in the order in which they are asked for: one statement for any
-/// number of them, and none for none. None where there is no such host in the project, or it has no instance. What makes
-/// no sense of one says nothing of the others.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn briefs(
+/// Hosts with the briefs of their nodes, in the order of the keys: one statement for any number of
+/// keys, and none for no keys. None for a host that does not exist in the project or has no
+/// instance. A corrupt row of one node does not affect the others.
+pub async fn load_briefs(
     tx: &Tx,
-    of: &[Machine],
-) -> Result<Vec<Result<Option<(Host, Brief)>, StoreError>>, StoreError> {
+    of: &[MachineKey],
+) -> Result<Vec<Result<Option<(Host, NodeBrief)>, StoreError>>, StoreError> {
     if of.is_empty() {
         return Ok(Vec::new());
     }
     let (mut hosts, mut uuids): (Vec<i32>, Vec<Uuid>) = (Vec::new(), Vec::new());
     for machine in of {
         match machine {
-            Machine::Host(id) => hosts.push(id.bits().cast_signed()),
-            Machine::Uuid(uuid) => uuids.push(*uuid),
+            MachineKey::Host(id) => hosts.push(id.bits().cast_signed()),
+            MachineKey::Uuid(uuid) => uuids.push(*uuid),
         }
     }
     let values = [tx.tenant().uuid().into(), hosts.into(), uuids.into()];
-    let rows = all(tx.conn(), BRIEFS.as_str(), values).await?;
-    let mut found = HashMap::new();
+    let rows = query_all(tx.conn(), BRIEFS_SQL.as_str(), values).await?;
+    let mut found_rows = HashMap::new();
     for row in &rows {
-        let mut row = Reader::new(row);
+        let mut row = RowReader::new(row);
         let (id, uuid): (i32, Option<Uuid>) = (row.take()?, row.take()?);
-        found.insert(Machine::Host(HostId::from_bits(id.cast_unsigned())), row);
+        found_rows.insert(MachineKey::Host(HostId::from_bits(id.cast_unsigned())), row);
         if let Some(uuid) = uuid {
-            found.insert(Machine::Uuid(uuid), row);
+            found_rows.insert(MachineKey::Uuid(uuid), row);
         }
     }
     let read = of.iter().map(|machine| {
-        let row = found.get(machine).copied();
+        let row = found_rows.get(machine).copied();
         row.map(from_row).transpose()
     });
     Ok(read.collect())
 }
 
-fn from_row(mut row: Reader<'_>) -> Result<(Host, Brief), StoreError> {
+fn from_row(mut row: RowReader<'_>) -> Result<(Host, NodeBrief), StoreError> {
     let host: host::Model = row.fields()?;
-    Ok((host.try_into()?, brief(&mut row)?))
+    Ok((host.try_into()?, read_brief(&mut row)?))
 }
 
-fn brief(row: &mut Reader<'_>) -> Result<Brief, StoreError> {
+fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
     let plain: BriefRow = row.fields()?;
     let id = plain.instance_id;
-    let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
+    let indication =
+        |name: &str, column| or_corrupt(Indication::from_name(name), TABLE, id, column);
     let digest = |bytes: Vec<u8>, column| {
-        let digest = contents::Digest::try_from(bytes);
-        named(digest.ok(), TABLE, id, column)
+        let digest = contents::ContentDigest::try_from(bytes);
+        or_corrupt(digest.ok(), TABLE, id, column)
     };
-    let said = plain.said_packages_digest;
-    let said = said.map(|bytes| digest(bytes, "said_packages_digest"));
+    let reported = plain.said_packages_digest;
+    let reported = reported.map(|bytes| digest(bytes, "said_packages_digest"));
     let packages = plain.packages_digest;
     let packages = packages.map(|bytes| digest(bytes, "packages_digest"));
     let end = (
@@ -238,17 +236,17 @@ fn brief(row: &mut Reader<'_>) -> Result<Brief, StoreError> {
         plain.last_end_verdict,
     );
     // In the order of the statement.
-    let conditions = named(kept(row), TABLE, id, "conditions")?;
-    let bad_images = named(kept(row), TABLE, id, "bad_images")?;
-    let seen = sample(row, id)?;
-    let delivered = named(kept(row), TABLE, id, "delivered")?;
-    Ok(Brief {
+    let conditions = or_corrupt(read_json(row), TABLE, id, "conditions")?;
+    let bad_images = or_corrupt(read_json(row), TABLE, id, "bad_images")?;
+    let last_sample = read_sample(row, id)?;
+    let delivered = or_corrupt(read_json(row), TABLE, id, "delivered")?;
+    Ok(NodeBrief {
         instance: InstanceId::from_bits(id.cast_unsigned()),
         os: OsId::from_bits(plain.os_id.cast_unsigned()),
         provisioned: plain.provisioned,
         protocol: protocol(&plain.protocol, plain.modules, id)?,
         facts_digest: plain.facts_digest,
-        said_packages: said.transpose()?,
+        reported_packages: reported.transpose()?,
         packages_digest: packages.transpose()?,
         status: Status {
             text: plain.status,
@@ -265,21 +263,21 @@ fn brief(row: &mut Reader<'_>) -> Result<Brief, StoreError> {
         available_digest: digest(plain.available_digest, "available_digest")?,
         last_end: last_end(end, plain.last_end_target, id)?,
         waiting: plain.waiting,
-        seen,
+        last_sample,
         delivered,
     })
 }
 
-fn sample(row: &mut Reader<'_>, id: i32) -> Result<Option<Seen>, StoreError> {
-    let sample = row.take::<Option<Kept<Seen>>>();
-    let sample = named(sample.ok(), TABLE, id, "sample")?;
-    Ok(sample.map(|kept| kept.0))
+fn read_sample(row: &mut RowReader<'_>, id: i32) -> Result<Option<LastSample>, StoreError> {
+    let sample = row.take::<Option<JsonColumn<LastSample>>>();
+    let sample = or_corrupt(sample.ok(), TABLE, id, "sample")?;
+    Ok(sample.map(|json| json.0))
 }
 
-/// What the next column holds, which is JSON, if that makes sense.
-fn kept<T: DeserializeOwned>(row: &mut Reader<'_>) -> Option<T> {
-    let kept: Kept<T> = row.take().ok()?;
-    Some(kept.0)
+/// Reads the JSON in the next column; none if it cannot be decoded.
+fn read_json<T: DeserializeOwned>(row: &mut RowReader<'_>) -> Option<T> {
+    let json: JsonColumn<T> = row.take().ok()?;
+    Some(json.0)
 }
 
 #[cfg(test)]
@@ -289,11 +287,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_read_as_facts_show_it_and_nothing_else_is_one() {
-        let shown = json!("00ff".repeat(15) + "aBcD");
+    fn only_a_hex_digest_of_the_right_length_is_read() {
+        let value = json!("00ff".repeat(15) + "aBcD");
         let mut expected = [0x00, 0xff].repeat(15);
         expected.extend([0xab, 0xcd]);
-        assert_eq!(digest(&shown).map(Vec::from), Some(expected));
+        assert_eq!(digest(&value).map(Vec::from), Some(expected));
         for other in [
             json!(""),
             json!("ab"),

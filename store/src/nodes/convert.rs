@@ -1,31 +1,31 @@
-//! Rows of nodes' states and what they mean.
+//! Conversion between node states and their rows.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{LastEnd, Protocol, Verdict};
+use evenkeel_domain::decide::{AgentProtocol, LastRun, Verdict};
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::status::{Indication, Status};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{BootedImage, NodeState, digest_of};
+use super::{BootedImage, NodeState, available_digest};
 use crate::error::StoreError;
-use crate::rows::named;
 use crate::rows::node_state::Model;
+use crate::rows::or_corrupt;
 use crate::tx::Tx;
 
 const TABLE: &str = "node_states";
 
 pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> {
     let (protocol, modules) = match &state.protocol {
-        Protocol::Unknown => ("unknown", Vec::new()),
-        Protocol::Eim => ("eim", Vec::new()),
-        Protocol::Own { modules } => ("own", modules.clone()),
+        AgentProtocol::Unknown => ("unknown", Vec::new()),
+        AgentProtocol::Eim => ("eim", Vec::new()),
+        AgentProtocol::Own { modules } => ("own", modules.clone()),
     };
     let end = state.last_end.as_ref();
     let booted = state.booted.as_ref();
-    let sample = match &state.seen {
+    let sample = match &state.last_sample {
         None => None,
-        Some(seen) => Some(json(seen, state, "sample")?),
+        Some(last_sample) => Some(json(last_sample, state, "sample")?),
     };
     Ok(Model {
         tenant_id: tx.tenant().uuid(),
@@ -58,8 +58,8 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         booted_profile: booted.map(|image| image.profile_name.clone()),
         booted_image: booted.map(|image| image.image_id.clone()),
         waiting: state.waiting.clone(),
-        said_packages_digest: state.said_packages().map(|digest| digest.to_vec()),
-        available_digest: digest_of(&state.os_update_available).to_vec(),
+        said_packages_digest: state.reported_packages().map(|digest| digest.to_vec()),
+        available_digest: available_digest(&state.os_update_available).to_vec(),
     })
 }
 
@@ -69,38 +69,42 @@ fn json(
     column: &'static str,
 ) -> Result<Value, StoreError> {
     let row = state.instance.bits().cast_signed();
-    named(serde_json::to_value(value).ok(), TABLE, row, column)
+    or_corrupt(serde_json::to_value(value).ok(), TABLE, row, column)
 }
 
-/// How a node speaks, as its row says.
-pub(super) fn protocol(name: &str, modules: Vec<String>, row: i32) -> Result<Protocol, StoreError> {
+/// The protocol in a row.
+pub(super) fn protocol(
+    name: &str,
+    modules: Vec<String>,
+    row: i32,
+) -> Result<AgentProtocol, StoreError> {
     let protocol = match name {
-        "unknown" => Some(Protocol::Unknown),
-        "eim" => Some(Protocol::Eim),
-        "own" => Some(Protocol::Own { modules }),
+        "unknown" => Some(AgentProtocol::Unknown),
+        "eim" => Some(AgentProtocol::Eim),
+        "own" => Some(AgentProtocol::Own { modules }),
         _ => None,
     };
-    named(protocol, TABLE, row, "protocol")
+    or_corrupt(protocol, TABLE, row, "protocol")
 }
 
-/// Which run was the last one, when it ended, and what is to be concluded from it.
-type End = (Option<i32>, Option<Time>, Option<String>);
+/// The run, the time and the verdict of the last end.
+type LastEndColumns = (Option<i32>, Option<Time>, Option<String>);
 
-/// How the last attempt of a node ended, as its row says.
+/// The end of the last attempt in a row.
 pub(super) fn last_end(
-    end: End,
+    end: LastEndColumns,
     target: Option<String>,
     row: i32,
-) -> Result<Option<LastEnd>, StoreError> {
+) -> Result<Option<LastRun>, StoreError> {
     let (Some(run), Some(at), Some(verdict)) = end else {
         return Ok(None);
     };
     let verdict = Verdict::from_name(&verdict);
-    Ok(Some(LastEnd {
+    Ok(Some(LastRun {
         run: RunId::from_bits(run.cast_unsigned()),
         target,
         at,
-        verdict: named(verdict, TABLE, row, "last_end_verdict")?,
+        verdict: or_corrupt(verdict, TABLE, row, "last_end_verdict")?,
     }))
 }
 
@@ -109,9 +113,10 @@ impl TryFrom<Model> for NodeState {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let id = row.instance_id;
-        let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
+        let indication =
+            |name: &str, column| or_corrupt(Indication::from_name(name), TABLE, id, column);
         let end = (row.last_end_run_id, row.last_end_at, row.last_end_verdict);
-        let seen = row.sample.map(serde_json::from_value).transpose().ok();
+        let last_sample = row.sample.map(serde_json::from_value).transpose().ok();
         let delivered = serde_json::from_value(row.delivered).ok();
         let conditions = serde_json::from_value(row.conditions).ok();
         let bad_images = serde_json::from_value(row.bad_images).ok();
@@ -137,18 +142,18 @@ impl TryFrom<Model> for NodeState {
                 at: row.update_status_at,
             },
             os_update_available: row.os_update_available,
-            conditions: named(conditions, TABLE, id, "conditions")?,
-            bad_images: named(bad_images, TABLE, id, "bad_images")?,
+            conditions: or_corrupt(conditions, TABLE, id, "conditions")?,
+            bad_images: or_corrupt(bad_images, TABLE, id, "bad_images")?,
             previous_boot_id: row.previous_boot_id,
-            packages_digest: named(packages, TABLE, id, "packages_digest")?,
+            packages_digest: or_corrupt(packages, TABLE, id, "packages_digest")?,
             booted: booted.map(|(profile_name, image_id)| BootedImage {
                 profile_name,
                 image_id,
             }),
             last_end: last_end(end, row.last_end_target, id)?,
             waiting: row.waiting,
-            seen: named(seen, TABLE, id, "sample")?,
-            delivered: named(delivered, TABLE, id, "delivered")?,
+            last_sample: or_corrupt(last_sample, TABLE, id, "sample")?,
+            delivered: or_corrupt(delivered, TABLE, id, "delivered")?,
         })
     }
 }

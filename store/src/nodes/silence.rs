@@ -1,4 +1,4 @@
-//! Nodes that have fallen silent.
+//! Detection of nodes without contact.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::{HostId, InstanceId};
@@ -7,41 +7,37 @@ use evenkeel_domain::tenant::TenantId;
 use sea_orm::QueryResult;
 
 use crate::error::StoreError;
-use crate::tx::{FleetTx, all, execute};
+use crate::tx::{FleetTx, execute, query_all};
 
-/// A node that has fallen silent.
+/// A node without contact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Silent {
-    /// Its project.
+pub struct SilentNode {
     pub tenant: TenantId,
-    /// Its host.
     pub host: HostId,
-    /// Its instance.
     pub instance: InstanceId,
-    /// When it was last heard.
+    /// Time of its last contact.
     pub heard_at: Time,
 }
 
-/// What a silent node and its host show (northbound section 1.3).
-pub const NO_CONNECTION: &str = "No Connection";
+/// Status of a silent node and its host (EIM's text).
+pub const NO_CONNECTION_STATUS: &str = "No Connection";
 
-/// Notes of nodes of all projects that they were not heard since an instant, at most of so many: they and their hosts
-/// show it from now on. One that is not due yet is not silent, however long it was not heard. Safe on several replicas at
-/// once; a node that is just reporting is left out. Nobody listens to a node whose instance was invalidated: its host shows
-/// that it was not heard, the node itself stays as it is, and it is not among those that are given.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn silence(
+/// Marks at most `limit` nodes of all projects as silent that made no contact since `heard_before`,
+/// and their hosts. A node whose `due` time lies ahead is not silent. Safe on several replicas at
+/// once; a node whose report is being processed is skipped. The node of an invalidated instance
+/// stays unchanged and is not returned: only its host is marked.
+pub async fn mark_silent_nodes(
     tx: &FleetTx,
     heard_before: Time,
     now: Time,
     limit: u32,
-) -> Result<Vec<Silent>, StoreError> {
-    // Contacts have no index by their time, so that they are updated in place: all of them are read, best as they lie.
-    let as_they_lie = "SELECT set_config('enable_seqscan', 'on', true)";
-    execute(tx.conn(), as_they_lie, []).await?;
-    // What an invalidated instance shows must stay, so its host alone says whether its silence is shown already.
+) -> Result<Vec<SilentNode>, StoreError> {
+    // Contacts have no index on their time, so that updates stay in place. All of them are read,
+    // and a sequential scan is best.
+    let allow_seqscan = "SELECT set_config('enable_seqscan', 'on', true)";
+    execute(tx.conn(), allow_seqscan, []).await?;
+    // The status of an invalidated instance must not change, so the status of its host decides
+    // whether the silence is already recorded.
     let sql = "WITH quiet AS (SELECT n.tenant_id, n.instance_id, i.host_id, c.heard_at, i.current_state AS state \
                FROM last_contacts c \
                JOIN node_states n ON n.tenant_id = c.tenant_id AND n.instance_id = c.instance_id \
@@ -60,20 +56,20 @@ pub async fn silence(
                SELECT tenant_id, host_id, instance_id, heard_at FROM quiet WHERE state <> 'untrusted'";
     let values = [
         heard_before.into(),
-        NO_CONNECTION.into(),
+        NO_CONNECTION_STATUS.into(),
         Indication::Error.name().into(),
         now.into(),
         i64::from(limit).into(),
     ];
-    let silent = |row: QueryResult| -> Result<Silent, StoreError> {
+    let silent = |row: QueryResult| -> Result<SilentNode, StoreError> {
         let (host, instance): (i32, i32) = (row.try_get_by_index(1)?, row.try_get_by_index(2)?);
-        Ok(Silent {
+        Ok(SilentNode {
             tenant: TenantId::new(row.try_get_by_index(0)?),
             host: HostId::from_bits(host.cast_unsigned()),
             instance: InstanceId::from_bits(instance.cast_unsigned()),
             heard_at: row.try_get_by_index(3)?,
         })
     };
-    let rows = all(tx.conn(), sql, values).await?;
+    let rows = query_all(tx.conn(), sql, values).await?;
     rows.into_iter().map(silent).collect()
 }

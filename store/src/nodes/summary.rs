@@ -1,4 +1,4 @@
-//! What of a node's row people see. The rest of the row is long, and is not read for it.
+//! The part of a node's state that is shown to users. The rest of the row is long and is not read.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
@@ -8,9 +8,9 @@ use evenkeel_domain::status::{Indication, Status};
 
 use crate::error::StoreError;
 use crate::fields::fields;
-use crate::rows::{Kept, named};
+use crate::rows::{JsonColumn, or_corrupt};
 
-/// The part of a row of `node_states` that people see.
+/// The part of a row of `node_states` that is shown to users.
 #[derive(Debug)]
 pub(crate) struct SummaryRow {
     instance_id: i32,
@@ -23,7 +23,7 @@ pub(crate) struct SummaryRow {
     update_status_indication: String,
     update_status_at: Time,
     os_update_available: String,
-    conditions: Kept<Vec<Condition>>,
+    conditions: JsonColumn<Vec<Condition>>,
     packages_digest: Option<Vec<u8>>,
 }
 
@@ -48,7 +48,8 @@ impl TryFrom<SummaryRow> for Summary {
     fn try_from(row: SummaryRow) -> Result<Self, StoreError> {
         const TABLE: &str = "node_states";
         let id = row.instance_id;
-        let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
+        let indication =
+            |name: &str, column| or_corrupt(Indication::from_name(name), TABLE, id, column);
         let packages = row.packages_digest.map(TryInto::try_into).transpose().ok();
         Ok(Self {
             os: OsId::from_bits(row.os_id.cast_unsigned()),
@@ -65,7 +66,7 @@ impl TryFrom<SummaryRow> for Summary {
             },
             os_update_available: row.os_update_available,
             conditions: row.conditions.0,
-            packages: named(packages, TABLE, id, "packages_digest")?,
+            packages: or_corrupt(packages, TABLE, id, "packages_digest")?,
         })
     }
 }

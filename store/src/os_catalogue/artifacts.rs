@@ -1,23 +1,21 @@
-//! What tags lead to.
+//! Artifacts of tags.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::os::catalogue::{File, Trusted};
+use evenkeel_domain::os::catalogue::{CatalogFile, SignatureStatus};
 use sea_orm::QueryResult;
 use serde_json::Value;
 
 use super::cycle::is_held;
-use super::{Artifact, Claim, digest};
+use super::{Artifact, CycleClaim, digest};
 use crate::error::StoreError;
-use crate::rows::{Kept, named};
-use crate::tx::{FleetTx, all, execute};
+use crate::rows::{JsonColumn, or_corrupt};
+use crate::tx::{FleetTx, execute, query_all};
 
 const TABLE: &str = "os_artifacts";
 
-/// What the tags of these repositories lead to, by repository and tag; also those that are gone.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn artifacts(
+/// The artifacts of the tags of these repositories, by repository and tag, including those of
+/// deleted tags.
+pub async fn list_artifacts(
     tx: &FleetTx,
     registry: &str,
     repositories: &[String],
@@ -26,17 +24,21 @@ pub async fn artifacts(
                files, gone_at FROM os_artifacts \
                WHERE registry = $1 AND repository = ANY ($2) ORDER BY repository, tag";
     let values = [registry.into(), repositories.to_vec().into()];
-    let rows = all(tx.conn(), sql, values).await?;
-    rows.iter().map(artifact).collect()
+    let rows = query_all(tx.conn(), sql, values).await?;
+    rows.iter().map(artifact_from_row).collect()
 }
 
-/// Keeps what a tag leads to; it is there, so it is not gone any more. If it led elsewhere until now, to a manifest
-/// that could be read, it has moved from there, whatever is said of that, and this stays known. False, and nothing is
-/// kept, if the cycle is another's by now.
+/// Stores the artifact of a tag that exists. If the tag pointed to another readable manifest
+/// before, that is recorded as its previous artifact and not lost later. Returns false and stores
+/// nothing if the claim of the cycle was lost.
 ///
 /// # Errors
-/// A text is too long or holds a NUL, or the database cannot be reached.
-pub async fn keep(tx: &FleetTx, claim: &Claim, artifact: &Artifact) -> Result<bool, StoreError> {
+/// A text is too long or contains a NUL, or the database cannot be reached.
+pub async fn store_artifact(
+    tx: &FleetTx,
+    claim: &CycleClaim,
+    artifact: &Artifact,
+) -> Result<bool, StoreError> {
     if !is_held(tx, claim).await? {
         return Ok(false);
     }
@@ -58,23 +60,21 @@ pub async fn keep(tx: &FleetTx, claim: &Claim, artifact: &Artifact) -> Result<bo
         artifact.title.as_deref().into(),
         artifact.manifest.as_deref().into(),
         artifact.document.as_deref().into(),
-        Kept(&artifact.findings).into(),
+        JsonColumn(&artifact.findings).into(),
         artifact.trust.name().into(),
         artifact.signature.clone().into(),
-        Kept(&artifact.files).into(),
+        JsonColumn(&artifact.files).into(),
         claim.number.into(),
     ];
     execute(tx.conn(), sql, values).await?;
     Ok(true)
 }
 
-/// Notes that these tags of a repository lead to what is known of them. False if the cycle is another's by now.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn see(
+/// Records that these tags of a repository still have their known artifacts. False if the claim of
+/// the cycle was lost.
+pub async fn mark_seen(
     tx: &FleetTx,
-    claim: &Claim,
+    claim: &CycleClaim,
     repository: &str,
     tags: &[String],
 ) -> Result<bool, StoreError> {
@@ -93,14 +93,11 @@ pub async fn see(
     Ok(true)
 }
 
-/// Notes which tags are gone of the repositories that were listed: those that the cycle did not see. Says how many are
-/// so from now on; none if the cycle is another's by now.
-///
-/// # Errors
-/// The database cannot be reached.
+/// Marks tags of the listed repositories as deleted if the cycle has not seen them. Returns the
+/// number of newly marked tags; 0 if the claim of the cycle was lost.
 pub async fn mark_gone(
     tx: &FleetTx,
-    claim: &Claim,
+    claim: &CycleClaim,
     listed: &[String],
     now: Time,
 ) -> Result<u64, StoreError> {
@@ -118,11 +115,11 @@ pub async fn mark_gone(
     execute(tx.conn(), sql, values).await
 }
 
-fn artifact(row: &QueryResult) -> Result<Artifact, StoreError> {
+fn artifact_from_row(row: &QueryResult) -> Result<Artifact, StoreError> {
     let moved_from: Option<Vec<u8>> = row.try_get_by_index(3)?;
     let moved_from = moved_from.map(|from| digest(from, TABLE, "moved_from"));
-    let findings: Kept<Vec<Value>> = row.try_get_by_index(7)?;
-    let files: Kept<Vec<File>> = row.try_get_by_index(10)?;
+    let findings: JsonColumn<Vec<Value>> = row.try_get_by_index(7)?;
+    let files: JsonColumn<Vec<CatalogFile>> = row.try_get_by_index(10)?;
     Ok(Artifact {
         repository: row.try_get_by_index(0)?,
         tag: row.try_get_by_index(1)?,
@@ -132,14 +129,14 @@ fn artifact(row: &QueryResult) -> Result<Artifact, StoreError> {
         manifest: row.try_get_by_index(5)?,
         document: row.try_get_by_index(6)?,
         findings: findings.0,
-        trust: trust(row, 8)?,
+        trust: trust_from_row(row, 8)?,
         signature: row.try_get_by_index(9)?,
         files: files.0,
         gone_at: row.try_get_by_index(11)?,
     })
 }
 
-fn trust(row: &QueryResult, column: usize) -> Result<Trusted, StoreError> {
+fn trust_from_row(row: &QueryResult, column: usize) -> Result<SignatureStatus, StoreError> {
     let name: String = row.try_get_by_index(column)?;
-    named(Trusted::from_name(&name), TABLE, 0, "trust")
+    or_corrupt(SignatureStatus::from_name(&name), TABLE, 0, "trust")
 }

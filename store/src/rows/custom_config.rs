@@ -3,7 +3,7 @@
 use sea_orm::entity::prelude::*;
 use serde::Deserialize;
 
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
@@ -29,7 +29,7 @@ impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
 }
 
-impl Keyed for Entity {
+impl KeyedEntity for Entity {
     const ID: Column = Column::Id;
-    const WHAT: &'static str = "custom_config_resource";
+    const RESOURCE: &'static str = "custom_config_resource";
 }

@@ -1,11 +1,11 @@
 //! Rows of `hosts`.
 
-use evenkeel_domain::place::Metadata;
+use evenkeel_domain::location::Metadata;
 use sea_orm::entity::prelude::*;
 
 use crate::fields::fields;
-use crate::keyed::Keyed;
-use crate::rows::Kept;
+use crate::keyed::KeyedEntity;
+use crate::rows::JsonColumn;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -29,7 +29,7 @@ pub struct Model {
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
     pub site_id: Option<i32>,
-    pub metadata: Kept<Metadata>,
+    pub metadata: JsonColumn<Metadata>,
     pub provider_id: Option<i32>,
     pub user_lvm_size: i32,
 }
@@ -65,7 +65,7 @@ impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
 }
 
-impl Keyed for Entity {
+impl KeyedEntity for Entity {
     const ID: Column = Column::Id;
-    const WHAT: &'static str = "host_resource";
+    const RESOURCE: &'static str = "host_resource";
 }

@@ -1,17 +1,17 @@
-//! Rows of `host_hardware`. The column `told` is made from the lists, so it is no part of what is written.
+//! Rows of `host_hardware`. The column `told` is generated from the lists and is not written.
 
 use evenkeel_domain::hardware::{Gpu, Nic, Storage, Usb};
 use sea_orm::entity::prelude::*;
 
 use crate::fields::fields;
-use crate::rows::Kept;
+use crate::rows::JsonColumn;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
 #[sea_orm(table_name = "host_hardware")]
 #[expect(
     clippy::struct_field_names,
-    reason = "the fields are called as the columns are"
+    reason = "the fields are named like the columns"
 )]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]
@@ -33,10 +33,10 @@ pub struct Model {
     pub bios_vendor: String,
     pub bmc_kind: String,
     pub bmc_ip: String,
-    pub storages: Kept<Vec<Storage>>,
-    pub nics: Kept<Vec<Nic>>,
-    pub usbs: Kept<Vec<Usb>>,
-    pub gpus: Kept<Vec<Gpu>>,
+    pub storages: JsonColumn<Vec<Storage>>,
+    pub nics: JsonColumn<Vec<Nic>>,
+    pub usbs: JsonColumn<Vec<Usb>>,
+    pub gpus: JsonColumn<Vec<Gpu>>,
     pub digest: Vec<u8>,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,

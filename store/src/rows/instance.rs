@@ -3,7 +3,7 @@
 use sea_orm::entity::prelude::*;
 
 use crate::fields::fields;
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -47,7 +47,7 @@ impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
 }
 
-impl Keyed for Entity {
+impl KeyedEntity for Entity {
     const ID: Column = Column::Id;
-    const WHAT: &'static str = "instance_resource";
+    const RESOURCE: &'static str = "instance_resource";
 }

@@ -2,7 +2,7 @@
 
 use sea_orm::entity::prelude::*;
 
-use crate::keyed::Keyed;
+use crate::keyed::KeyedEntity;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -32,7 +32,7 @@ impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
 }
 
-impl Keyed for Entity {
+impl KeyedEntity for Entity {
     const ID: Column = Column::Id;
-    const WHAT: &'static str = "join_token_resource";
+    const RESOURCE: &'static str = "join_token_resource";
 }

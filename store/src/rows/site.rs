@@ -1,11 +1,11 @@
 //! Rows of `sites`.
 
-use evenkeel_domain::place::Metadata;
+use evenkeel_domain::location::Metadata;
 use sea_orm::entity::prelude::*;
 use serde::Deserialize;
 
-use crate::keyed::Keyed;
-use crate::rows::Kept;
+use crate::keyed::KeyedEntity;
+use crate::rows::JsonColumn;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Model {
     pub region_id: Option<i32>,
     pub latitude: i32,
     pub longitude: i32,
-    pub metadata: Kept<Metadata>,
+    pub metadata: JsonColumn<Metadata>,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
 }
@@ -33,7 +33,7 @@ impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
 }
 
-impl Keyed for Entity {
+impl KeyedEntity for Entity {
     const ID: Column = Column::Id;
-    const WHAT: &'static str = "site_resource";
+    const RESOURCE: &'static str = "site_resource";
 }

@@ -1,12 +1,12 @@
 //! Rows of `update_runs`.
 
 use evenkeel_domain::package::PackageChange;
-use evenkeel_domain::run::{Account, ImageChange, Origin};
+use evenkeel_domain::run::{ImageChange, Origin, RunReport};
 use sea_orm::entity::prelude::*;
 
 use crate::fields::fields;
-use crate::keyed::Keyed;
-use crate::rows::Kept;
+use crate::keyed::KeyedEntity;
+use crate::rows::JsonColumn;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -21,7 +21,7 @@ pub struct Model {
     pub description: String,
     pub attempt: Option<Uuid>,
     pub policy_id: Option<i32>,
-    pub origin: Kept<Origin>,
+    pub origin: JsonColumn<Origin>,
     pub target_digest: Option<String>,
     pub state: String,
     pub state_since: DateTimeUtc,
@@ -29,7 +29,7 @@ pub struct Model {
     pub cause: Option<String>,
     pub failure_kind: Option<String>,
     pub failure: Option<String>,
-    pub packages: Kept<Vec<PackageChange>>,
+    pub packages: JsonColumn<Vec<PackageChange>>,
     pub log: String,
     pub sequence: i32,
     pub generation: i64,
@@ -39,8 +39,8 @@ pub struct Model {
     pub granted_kind: Option<String>,
     pub granted_id: Option<i32>,
     pub packages_digest: Option<Vec<u8>>,
-    pub account: Kept<Account>,
-    pub image: Option<Kept<ImageChange>>,
+    pub account: JsonColumn<RunReport>,
+    pub image: Option<JsonColumn<ImageChange>>,
 }
 
 fields!(Model {
@@ -82,7 +82,7 @@ impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
 }
 
-impl Keyed for Entity {
+impl KeyedEntity for Entity {
     const ID: Column = Column::Id;
-    const WHAT: &'static str = "os_update_run_resource";
+    const RESOURCE: &'static str = "os_update_run_resource";
 }

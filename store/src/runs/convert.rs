@@ -1,20 +1,21 @@
-//! Rows of runs and what they mean.
+//! Conversion between runs and their rows.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::Target;
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::run::{
-    AbandonCause, AttemptId, CancelCause, Failure, FailureKind, RecordedEvent, RunState, UpdateRun,
+    AbandonCause, AttemptId, CancelCause, Failure, FailureKind, RunHistoryEntry, RunState,
+    UpdateRun,
 };
 use evenkeel_domain::tenant::TenantId;
 
 use crate::error::StoreError;
-use crate::rows::{Kept, run_event, update_run::Model};
+use crate::rows::{JsonColumn, run_event, update_run::Model};
 
 const TABLE: &str = "update_runs";
 
 pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
-    let state = parts(&run.state);
+    let state = state_columns(&run.state);
     Model {
         tenant_id: tenant.uuid(),
         id: run.id.bits().cast_signed(),
@@ -23,7 +24,7 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
         description: run.description.clone(),
         attempt: run.attempt.map(|attempt| attempt.0),
         policy_id: run.origin.policy_id().map(|id| id.bits().cast_signed()),
-        origin: Kept(run.origin.clone()),
+        origin: JsonColumn(run.origin.clone()),
         target_digest: run.origin.target.as_ref().map(Target::digest),
         state: run.state.name().to_owned(),
         state_since: run.state.since(),
@@ -31,10 +32,10 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
         cause: state.cause.map(str::to_owned),
         failure_kind: state.failure.map(|failure| failure.kind.name().to_owned()),
         failure: state.failure.map(|failure| failure.reason.clone()),
-        packages: Kept(run.packages.clone()),
+        packages: JsonColumn(run.packages.clone()),
         log: run.log.clone(),
-        account: Kept(run.account.clone()),
-        image: run.image.clone().map(Kept),
+        account: JsonColumn(run.report.clone()),
+        image: run.image.clone().map(JsonColumn),
         sequence: run.sequence.cast_signed(),
         generation: run.generation,
         granted_at: run.granted_at,
@@ -46,16 +47,16 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
     }
 }
 
-/// The columns that are true only in some states.
+/// Columns that are set in some states only.
 #[derive(Default)]
-struct Parts<'a> {
+struct StateColumns<'a> {
     changed: Option<bool>,
     cause: Option<&'static str>,
     failure: Option<&'a Failure>,
 }
 
-fn parts(state: &RunState) -> Parts<'_> {
-    let none = Parts::default();
+fn state_columns(state: &RunState) -> StateColumns<'_> {
+    let none = StateColumns::default();
     match state {
         RunState::Downloading { .. }
         | RunState::Staged { .. }
@@ -63,19 +64,19 @@ fn parts(state: &RunState) -> Parts<'_> {
         | RunState::Rebooting { .. }
         | RunState::Verifying { .. }
         | RunState::Reverting { .. } => none,
-        RunState::Succeeded { changed, .. } => Parts {
+        RunState::Succeeded { changed, .. } => StateColumns {
             changed: Some(*changed),
             ..none
         },
-        RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => Parts {
+        RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => StateColumns {
             failure: Some(failure),
             ..none
         },
-        RunState::Cancelled { cause, .. } => Parts {
+        RunState::Cancelled { cause, .. } => StateColumns {
             cause: Some(cause.name()),
             ..none
         },
-        RunState::Abandoned { cause, .. } => Parts {
+        RunState::Abandoned { cause, .. } => StateColumns {
             cause: Some(cause.name()),
             ..none
         },
@@ -88,7 +89,7 @@ pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
         row: row.id,
         column,
     };
-    let state = state(&row).map_err(corrupt)?;
+    let state = decode_state(&row).map_err(corrupt)?;
     Ok(UpdateRun {
         id: RunId::from_bits(row.id.cast_unsigned()),
         instance: InstanceId::from_bits(row.instance_id.cast_unsigned()),
@@ -99,8 +100,8 @@ pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
         state,
         packages: row.packages.0,
         log: row.log,
-        account: row.account.0,
-        image: row.image.map(|kept| kept.0),
+        report: row.account.0,
+        image: row.image.map(|json| json.0),
         sequence: row.sequence.cast_unsigned(),
         generation: row.generation,
         granted_at: row.granted_at,
@@ -108,8 +109,8 @@ pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
     })
 }
 
-/// The state that the columns mean, or the column that makes no sense.
-fn state(row: &Model) -> Result<RunState, &'static str> {
+/// The state in the columns, or the name of the invalid column.
+fn decode_state(row: &Model) -> Result<RunState, &'static str> {
     let since = row.state_since;
     let at: Time = since;
     let failure = || -> Result<Failure, &'static str> {
@@ -153,8 +154,8 @@ fn state(row: &Model) -> Result<RunState, &'static str> {
     })
 }
 
-pub(super) fn event(row: run_event::Model) -> RecordedEvent {
-    RecordedEvent {
+pub(super) fn recorded_event(row: run_event::Model) -> RunHistoryEntry {
+    RunHistoryEntry {
         position: row.position.cast_unsigned(),
         event: row.event,
         state: row.state,

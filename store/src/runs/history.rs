@@ -1,50 +1,50 @@
-//! The history of a run: what happened in it, in order.
+//! The history of a run: its events in order.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::run::{Happening, UpdateRun};
+use evenkeel_domain::run::{RunEventRecord, UpdateRun};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Set};
 
 use crate::error::StoreError;
 use crate::rows::run_event::{ActiveModel, Column, Entity};
 use crate::tx::Tx;
 
-/// The most that the history of one run holds, apart from ends.
-const MAX_HISTORY: i32 = 1_000;
+/// Maximum number of entries in the history of a run, except for its end.
+const MAX_HISTORY_ENTRIES: i32 = 1_000;
 
-/// An event, and what it made of its run.
-pub(super) struct Step<'a> {
-    happening: &'a Happening,
+/// An event and its effect on the run.
+pub(super) struct HistoryEntry<'a> {
+    record: &'a RunEventRecord,
     state: &'static str,
     is_end: bool,
 }
 
-impl<'a> Step<'a> {
-    /// An event that has just been brought to a run.
-    pub(super) fn of(run: &UpdateRun, happening: &'a Happening, is_moved: bool) -> Self {
+impl<'a> HistoryEntry<'a> {
+    /// The entry of an event that was just applied to a run.
+    pub(super) fn new(run: &UpdateRun, record: &'a RunEventRecord, state_changed: bool) -> Self {
         Self {
-            happening,
+            record,
             state: run.state.name(),
-            is_end: is_moved && run.state.is_final(),
+            is_end: state_changed && run.state.is_final(),
         }
     }
 }
 
-/// Begins the history of a new run.
+/// Starts the history of a new run.
 pub(super) async fn begin(
     tx: &Tx,
     run: &UpdateRun,
-    steps: &[Step<'_>],
+    steps: &[HistoryEntry<'_>],
     now: Time,
 ) -> Result<(), StoreError> {
-    write(tx, run, steps, (1, now)).await
+    write_entries(tx, run, steps, (1, now)).await
 }
 
-/// Appends events to the history of their run. When that is full, nothing but an end is, with its own words: the events count
-/// all the same.
+/// Appends events to the history of their run. A full history takes only the end of the run with
+/// its detail; other events still take effect.
 pub(super) async fn append(
     tx: &Tx,
     run: &UpdateRun,
-    steps: &[Step<'_>],
+    steps: &[HistoryEntry<'_>],
     now: Time,
 ) -> Result<(), StoreError> {
     let last = Entity::find()
@@ -56,23 +56,23 @@ pub(super) async fn append(
         .limit(1)
         .into_tuple::<i32>();
     let last = last.one(tx.conn()).await?;
-    write(tx, run, steps, (last.map_or(1, |last| last + 1), now)).await
+    write_entries(tx, run, steps, (last.map_or(1, |last| last + 1), now)).await
 }
 
-/// Writes events from a place of the history on, in one statement.
-async fn write(
+/// Writes entries from a position on, in one statement.
+async fn write_entries(
     tx: &Tx,
     run: &UpdateRun,
-    steps: &[Step<'_>],
+    steps: &[HistoryEntry<'_>],
     (mut position, now): (i32, Time),
 ) -> Result<(), StoreError> {
     let mut rows = Vec::new();
     for step in steps {
-        let happening = step.happening;
-        let detail = if step.is_end || position < MAX_HISTORY {
-            happening.event.detail()
-        } else if position == MAX_HISTORY {
-            "the history is full: only how the run ends is added".to_owned()
+        let record = step.record;
+        let detail = if step.is_end || position < MAX_HISTORY_ENTRIES {
+            record.event.detail()
+        } else if position == MAX_HISTORY_ENTRIES {
+            "the history is full: only the end of the run will be added".to_owned()
         } else {
             continue;
         };
@@ -80,11 +80,11 @@ async fn write(
             tenant_id: Set(tx.tenant().uuid()),
             run_id: Set(run.id.bits().cast_signed()),
             position: Set(position),
-            event: Set(happening.event.name().to_owned()),
+            event: Set(record.event.name().to_owned()),
             state: Set(step.state.to_owned()),
-            sequence: Set(happening.sequence.map(u32::cast_signed)),
-            boot_id: Set(happening.boot_id.clone()),
-            node_time: Set(happening.node_time),
+            sequence: Set(record.sequence.map(u32::cast_signed)),
+            boot_id: Set(record.boot_id.clone()),
+            node_time: Set(record.node_time),
             at: Set(now),
             detail: Set(detail),
         });

@@ -9,25 +9,25 @@ use sea_orm::{ActiveModelTrait, Set};
 
 use super::target::TargetBits;
 use crate::error::StoreError;
-use crate::rows::named;
+use crate::rows::or_corrupt;
 use crate::rows::repeated_schedule::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 
-/// Makes a schedule.
+/// Creates a schedule.
 ///
 /// # Errors
-/// Its target is not in the project.
+/// Its target does not exist in the project.
 pub async fn create(
     tx: &Tx,
     spec: &RepeatedSpec,
     now: Time,
 ) -> Result<RepeatedSchedule, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     let id = RepeatedScheduleId::nth(ids::next(tx.conn(), "repeated_schedule_numbers").await?);
     let row = ActiveModel {
         created_at: Set(now),
-        ..written(tx, id, spec, now)
+        ..active_model(tx, id, spec, now)
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -35,15 +35,12 @@ pub async fn create(
 /// The schedule with this id.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn find(tx: &Tx, id: RepeatedScheduleId) -> Result<RepeatedSchedule, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The schedules with these ids that there are, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
+/// The schedules with these ids that exist, in no particular order.
 pub async fn find_many(
     tx: &Tx,
     ids: &[RepeatedScheduleId],
@@ -51,33 +48,33 @@ pub async fn find_many(
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// Makes a schedule say something else.
+/// Replaces the specification of a schedule.
 ///
 /// # Errors
-/// There is none in the project, or its target is not in the project.
+/// It does not exist in the project, or its target does not.
 pub async fn change(
     tx: &Tx,
     id: RepeatedScheduleId,
     spec: &RepeatedSpec,
     now: Time,
 ) -> Result<RepeatedSchedule, StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     find(tx, id).await?;
-    let row = written(tx, id, spec, now).update(tx.conn()).await?;
+    let row = active_model(tx, id, spec, now).update(tx.conn()).await?;
     row.try_into()
 }
 
-/// Removes a schedule.
+/// Deletes a schedule.
 ///
 /// # Errors
-/// There is none in the project.
+/// It does not exist in the project.
 pub async fn delete(tx: &Tx, id: RepeatedScheduleId) -> Result<(), StoreError> {
-    tx.write_wanted().await?;
+    tx.lock_for_change().await?;
     keyed::delete::<Entity>(tx, id.bits()).await
 }
 
-fn written(tx: &Tx, id: RepeatedScheduleId, spec: &RepeatedSpec, now: Time) -> ActiveModel {
-    let target = TargetBits::of(spec.target);
+fn active_model(tx: &Tx, id: RepeatedScheduleId, spec: &RepeatedSpec, now: Time) -> ActiveModel {
+    let target = TargetBits::from_target(spec.target);
     let seconds = i32::try_from(spec.duration.num_seconds()).unwrap_or(i32::MAX);
     ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
@@ -119,11 +116,11 @@ impl TryFrom<Model> for RepeatedSchedule {
             region: row.target_region_id,
         };
         let spec = RepeatedSpec {
-            name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
-            status: named(status, TABLE, row.id, "status")?,
+            name: or_corrupt(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            status: or_corrupt(status, TABLE, row.id, "status")?,
             duration: TimeDelta::seconds(row.duration_seconds.into()),
-            cron: named(cron.ok(), TABLE, row.id, "cron")?,
-            zone: named(zone, TABLE, row.id, "time_zone")?,
+            cron: or_corrupt(cron.ok(), TABLE, row.id, "cron")?,
+            zone: or_corrupt(zone, TABLE, row.id, "time_zone")?,
             target: target.target(),
         };
         Ok(Self {

@@ -1,9 +1,9 @@
-//! What schedules are meant for, as both tables of schedules keep it: at most one of three columns.
+//! Targets of schedules in both schedule tables: at most one of three columns is set.
 
 use evenkeel_domain::id::{HostId, RegionId, SiteId};
 use evenkeel_domain::schedule::ScheduleTarget;
 
-/// The values of the columns.
+/// The values of the target columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetBits {
     pub host: Option<i32>,
@@ -12,7 +12,7 @@ pub struct TargetBits {
 }
 
 impl TargetBits {
-    pub fn of(target: Option<ScheduleTarget>) -> Self {
+    pub fn from_target(target: Option<ScheduleTarget>) -> Self {
         let mut bits = Self::default();
         match target {
             None => {}

@@ -1,4 +1,4 @@
-//! A large project, quickly: one of everything as the store itself makes it, and many others like it.
+//! Seeds a large project quickly: the store creates one resource of each kind, and SQL copies it.
 
 mod copies;
 mod first;
@@ -15,152 +15,156 @@ use super::{connect, run};
 use crate::error::StoreError;
 use crate::pool::Store;
 
-/// How many are made in one transaction.
-const BATCH: u32 = 2_000;
+/// Number of rows per transaction.
+const ROWS_PER_TRANSACTION: u32 = 2_000;
 
-/// How many runs an instance has.
-pub const RUNS_EACH: u32 = 2;
+/// Number of runs per instance.
+pub const RUNS_PER_INSTANCE: u32 = 2;
 
-/// How many network interfaces a host has.
-pub const NICS_EACH: u32 = 2;
+/// Number of network interfaces per host.
+pub const NICS_PER_HOST: u32 = 2;
 
-/// How large a project is made. Each host has an instance; there are a few regions besides.
+/// Size of the project. Each host has an instance; a few regions are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Hosts; at least one is made.
+pub struct ProjectSize {
+    /// Number of hosts, at least one.
     pub hosts: u32,
-    /// Sites, which have about as many hosts each; at least one is made.
+    /// Number of sites, at least one. The hosts are spread evenly over them.
     pub sites: u32,
 }
 
-/// What was made. What belongs together stands in the same place: a host and its instance, and [`RUNS_EACH`] runs for it.
+/// The created resources. A host and its instance have the same index, and [`RUNS_PER_INSTANCE`]
+/// runs belong to each instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filled {
-    /// What all of them run.
+pub struct SeededProject {
+    /// The operating system of all nodes.
     pub os: OsId,
-    /// The sites; a host stands at the one that comes in its turn.
+    /// The sites, assigned to the hosts in turn.
     pub sites: Vec<SiteId>,
-    /// The hosts.
     pub hosts: Vec<HostId>,
-    /// The instances.
     pub instances: Vec<InstanceId>,
-    /// The runs, all of them over.
+    /// The runs; all of them have ended.
     pub runs: Vec<RunId>,
 }
 
-/// What the `n`th host is called.
+/// The name of the `n`th host.
 #[must_use]
 pub fn host_name(n: u32) -> String {
     format!("edge-{n:06}")
 }
 
-/// What the instance on the `n`th host is called.
+/// The name of the instance on the `n`th host.
 #[must_use]
 pub fn instance_name(n: u32) -> String {
     format!("node-{n:06}")
 }
 
-/// What the `n`th run is called.
+/// The name of the `n`th run.
 #[must_use]
 pub fn run_name(n: u32) -> String {
-    format!("update {} of edge-{:06}", n % RUNS_EACH, n / RUNS_EACH)
+    format!(
+        "update {} of edge-{:06}",
+        n % RUNS_PER_INSTANCE,
+        n / RUNS_PER_INSTANCE
+    )
 }
 
-/// Fills an empty project. Nodes were never heard, so that none falls silent.
+/// Seeds an empty project. The nodes have never made contact, so they do not become silent.
 ///
 /// # Errors
-/// The database cannot be reached, or is not given the time that it needs.
-pub async fn project(
+/// The database cannot be reached, or a statement times out.
+pub async fn seed_project(
     store: &Store,
     tenant: TenantId,
-    size: Size,
+    size: ProjectSize,
     now: Time,
-) -> Result<Filled, StoreError> {
-    filled(store, tenant, size, now, true).await
+) -> Result<SeededProject, StoreError> {
+    seed(store, tenant, size, now, true).await
 }
 
-/// The same without hardware and runs, but for those of the first host: for fleets of a million.
+/// Like [`seed_project`], but with hardware and runs for the first host only: for fleets of a
+/// million.
 ///
 /// # Errors
-/// The database cannot be reached, or is not given the time that it needs.
-pub async fn nodes(
+/// The database cannot be reached, or a statement times out.
+pub async fn seed_nodes(
     store: &Store,
     tenant: TenantId,
-    size: Size,
+    size: ProjectSize,
     now: Time,
-) -> Result<Filled, StoreError> {
-    filled(store, tenant, size, now, false).await
+) -> Result<SeededProject, StoreError> {
+    seed(store, tenant, size, now, false).await
 }
 
-async fn filled(
+async fn seed(
     store: &Store,
     tenant: TenantId,
-    size: Size,
+    size: ProjectSize,
     now: Time,
-    whole: bool,
-) -> Result<Filled, StoreError> {
+    with_hardware_and_runs: bool,
+) -> Result<SeededProject, StoreError> {
     let tx = store.tenant(tenant).await?;
     let first = first::make(&tx, now).await?;
     tx.commit().await?;
-    let mut filled = Filled {
+    let mut seeded = SeededProject {
         os: first.os,
         sites: vec![first.site],
         hosts: vec![first.host],
         instances: vec![first.instance],
         runs: vec![first.run],
     };
-    for part in parts(size.sites) {
+    for part in batches(size.sites) {
         let tx = store.tenant(tenant).await?;
-        filled.sites.extend(others::sites(&tx, &first, part).await?);
+        seeded.sites.extend(others::sites(&tx, &first, part).await?);
         tx.commit().await?;
     }
-    for part in parts(size.hosts) {
+    for part in batches(size.hosts) {
         let tx = store.tenant(tenant).await?;
-        let hosts = others::hosts(&tx, &first, &filled.sites, part.clone()).await?;
-        if whole {
+        let hosts = others::hosts(&tx, &first, &seeded.sites, part.clone()).await?;
+        if with_hardware_and_runs {
             others::hardware(&tx, &first, &hosts, part.clone()).await?;
         }
         let instances = others::instances(&tx, &first, &hosts, part).await?;
         tx.commit().await?;
-        filled.hosts.extend(hosts);
-        filled.instances.extend(instances);
+        seeded.hosts.extend(hosts);
+        seeded.instances.extend(instances);
     }
-    let runs = if whole {
-        size.hosts.max(1) * RUNS_EACH
+    let runs = if with_hardware_and_runs {
+        size.hosts.max(1) * RUNS_PER_INSTANCE
     } else {
         1
     };
-    for part in parts(runs) {
+    for part in batches(runs) {
         let tx = store.tenant(tenant).await?;
-        let runs = others::runs(&tx, &first, &filled.instances, part, now).await?;
+        let runs = others::runs(&tx, &first, &seeded.instances, part, now).await?;
         tx.commit().await?;
-        filled.runs.extend(runs);
+        seeded.runs.extend(runs);
     }
-    Ok(filled)
+    Ok(seeded)
 }
 
-/// Lets Postgres see how the data lies and write it down, so that it does neither while something is measured. `admin` is
-/// the URL of its superuser.
+/// Vacuums, analyzes and writes a checkpoint, so that Postgres does not do so during a measurement.
+/// `admin` is the URL of a superuser.
 ///
 /// # Errors
-/// The database cannot be reached, or is not given the time that it needs.
-pub async fn settle(store: &Store, admin: &str) -> Result<(), StoreError> {
+/// The database cannot be reached, or a statement times out.
+pub async fn vacuum_and_checkpoint(store: &Store, admin: &str) -> Result<(), StoreError> {
     store.db.execute_unprepared("VACUUM (ANALYZE)").await?;
     let admin = connect(admin).await;
     run(&admin, "CHECKPOINT").await;
     Ok(admin.close().await?)
 }
 
-/// All after the first of so many, in parts that one transaction makes.
-fn parts(count: u32) -> impl Iterator<Item = Range<u32>> {
-    let size = usize::try_from(BATCH).unwrap_or(1);
+/// All indexes from 1 to `count`, in batches of one transaction each.
+fn batches(count: u32) -> impl Iterator<Item = Range<u32>> {
+    let size = usize::try_from(ROWS_PER_TRANSACTION).unwrap_or(1);
     (1..count)
         .step_by(size)
-        .map(move |from| from..count.min(from + BATCH))
+        .map(move |from| from..count.min(from + ROWS_PER_TRANSACTION))
 }
 
-/// The one that comes in its turn.
-fn in_turn<T: Copy>(of: &[T], n: u32) -> T {
+/// The item for an index, in turn.
+fn round_robin<T: Copy>(of: &[T], n: u32) -> T {
     let at = usize::try_from(n).unwrap_or(usize::MAX);
     of[at % of.len()]
 }
@@ -171,9 +175,9 @@ mod tests {
 
     #[test]
     fn all_but_the_first_are_made_in_parts() {
-        assert_eq!(parts(0).count(), 0);
-        assert_eq!(parts(1).count(), 0);
-        let cut: Vec<_> = parts(BATCH + 3).collect();
+        assert_eq!(batches(0).count(), 0);
+        assert_eq!(batches(1).count(), 0);
+        let cut: Vec<_> = batches(ROWS_PER_TRANSACTION + 3).collect();
         assert_eq!(cut, [1..2_001, 2_001..2_003]);
     }
 }

@@ -1,32 +1,35 @@
-//! What of nodes is looked at at each poll: the same as in the whole, read for many at once and without what is long.
+//! Briefs: the part of a node that every poll reads. A brief equals the one computed from the
+//! complete node, but many are read at once and without long values.
 
 use chrono::TimeDelta;
 use evenkeel_domain::condition::{Condition, ConditionKind};
-use evenkeel_domain::decide::{KnownBad, LastEnd, Protocol, Verdict};
-use evenkeel_domain::eim::Seen;
+use evenkeel_domain::decide::{AgentProtocol, LastRun, QuarantinedImage, Verdict};
+use evenkeel_domain::eim::LastSample;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, RunId};
 use evenkeel_domain::os::Sha256;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::nodes::{self, Brief, Machine, NodeState, briefs, digest_of};
-use evenkeel_store::testing::{counting, fresh_store};
+use evenkeel_store::nodes::{
+    self, MachineKey, NodeBrief, NodeState, available_digest, load_briefs,
+};
+use evenkeel_store::testing::{counting_store, fresh_store};
 use evenkeel_store::{Store, StoreError, Tx, changes, contents, hosts};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::house::{NOON, by_hand, node, project, registration};
-use crate::worlds::Fleet;
+use crate::decision_inputs::Fleet;
+use crate::fixtures::{NOON, create_node, create_project, execute_sql, registration};
 
-/// Something of everything that a node may say, another choice of it for each number.
-fn say(node: &mut NodeState, n: u32) {
+/// Sets every kind of value that a node may report; `n` selects the variant.
+fn set_reported_values(node: &mut NodeState, n: u32) {
     let has = |bit: u32| (n >> bit) & 1 == 1;
     let at = NOON + TimeDelta::minutes(n.into());
     node.provisioned = has(0);
     node.protocol = match n % 3 {
-        0 => Protocol::Unknown,
-        1 => Protocol::Eim,
-        _ => Protocol::Own {
+        0 => AgentProtocol::Unknown,
+        1 => AgentProtocol::Eim,
+        _ => AgentProtocol::Own {
             modules: vec!["packages".into(), format!("module {n}")],
         },
     };
@@ -43,132 +46,136 @@ fn say(node: &mut NodeState, n: u32) {
     node.update_status = Status::new("Update completed", Indication::Idle, at);
     node.conditions = (0..n % 3)
         .map(|nth| Condition {
-            kind: ConditionKind::AgentTrouble,
-            text: format!("trouble {nth}"),
+            kind: ConditionKind::AgentError,
+            text: format!("error {nth}"),
             since: at,
         })
         .collect();
     node.bad_images = (0..n % 4)
-        .map(|nth| KnownBad {
+        .map(|nth| QuarantinedImage {
             sha256: Sha256::parse("sha256", &format!("{nth:064x}")).expect("a digest"),
             since: at,
         })
         .collect();
     let entries = usize::try_from(n % 5 * 400).expect("a number");
     node.os_update_available = "[{\"name\": \"größer\"}]".repeat(entries);
-    node.last_end = has(3).then(|| LastEnd {
+    node.last_end = has(3).then(|| LastRun {
         run: RunId::nth(n + 1),
         target: has(1).then(|| "a digest".into()),
         at,
-        verdict: if has(0) { Verdict::Good } else { Verdict::Open },
+        verdict: if has(0) {
+            Verdict::Good
+        } else {
+            Verdict::Inconclusive
+        },
     });
     let waits = if has(1) { "a backup runs" } else { "" };
     node.waiting = waits.into();
-    node.seen = has(2).then(|| {
+    node.last_sample = has(2).then(|| {
         let sample = json!({"kind": "started", "detail_digest": format!("{n}")});
-        serde_json::from_value::<Seen>(sample).expect("a sample")
+        serde_json::from_value::<LastSample>(sample).expect("a sample")
     });
     node.delivered.single = has(3).then_some((NOON, at));
-    node.delivered.last_word = has(0).then_some(at);
+    node.delivered.last_heard_at = has(0).then_some(at);
 }
 
-/// As many nodes that have said something.
-async fn talkative(store: &Store, count: u32) -> (TenantId, Vec<HostId>) {
-    let tenant = project(store, "ours").await;
+/// Creates `count` nodes that have reported.
+async fn create_reporting_nodes(store: &Store, count: u32) -> (TenantId, Vec<HostId>) {
+    let tenant = create_project(store, "ours").await;
     let mut hosts = Vec::new();
     for n in 0..count {
-        let (host, _) = node(store, tenant, u128::from(n) + 1).await;
+        let (host, _) = create_node(store, tenant, u128::from(n) + 1).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let kept = contents::put(&tx, &[7; 32], "bash 5.2", NOON).await;
-        kept.expect("kept");
-        let mut known = nodes::lock(&tx, host.id).await.expect("locked");
-        say(&mut known, n);
-        nodes::save(&tx, &known).await.expect("saved");
+        let stored = contents::insert_if_missing(&tx, &[7; 32], "bash 5.2", NOON).await;
+        stored.expect("stored");
+        let mut locked_node = nodes::lock(&tx, host.id).await.expect("locked");
+        set_reported_values(&mut locked_node, n);
+        nodes::save(&tx, &locked_node).await.expect("saved");
         tx.commit().await.expect("committed");
         hosts.push(host.id);
     }
     (tenant, hosts)
 }
 
-/// What the whole says of it; none if there is no such node.
-async fn in_whole(tx: &Tx, machine: Machine) -> Option<(Host, Brief)> {
-    match nodes::read(tx, machine).await {
+/// The brief computed from the complete node, if the node exists.
+async fn brief_from_node(tx: &Tx, machine: MachineKey) -> Option<(Host, NodeBrief)> {
+    match nodes::find_with_host(tx, machine).await {
         Ok((host, node)) => Some((host, node.brief())),
         Err(StoreError::NotFound { .. }) => None,
         Err(error) => panic!("{error:?}"),
     }
 }
 
-async fn are_as_in_whole(tx: &Tx, machines: &[Machine]) {
-    let found = briefs(tx, machines).await.expect("read");
-    assert_eq!(found.len(), machines.len());
-    for (machine, found) in machines.iter().zip(found) {
-        let found = found.expect("it makes sense");
-        assert_eq!(found, in_whole(tx, *machine).await, "{machine:?}");
+async fn assert_briefs_match_nodes(tx: &Tx, machines: &[MachineKey]) {
+    let results = load_briefs(tx, machines).await.expect("read");
+    assert_eq!(results.len(), machines.len());
+    for (machine, result) in machines.iter().zip(results) {
+        let brief = result.expect("valid");
+        assert_eq!(brief, brief_from_node(tx, *machine).await, "{machine:?}");
     }
 }
 
 #[tokio::test]
-async fn a_brief_says_what_the_whole_says() {
+async fn a_brief_equals_the_brief_of_the_complete_node() {
     let store = fresh_store().await;
-    let (tenant, hosts) = talkative(&store, 60).await;
+    let (tenant, hosts) = create_reporting_nodes(&store, 60).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let machines: Vec<_> = hosts.into_iter().map(Machine::Host).collect();
-    are_as_in_whole(&tx, &machines).await;
-    let found = briefs(&tx, &machines).await.expect("read");
-    let said = found.into_iter().filter_map(|found| {
-        let (_, brief) = found.expect("it makes sense").expect("it is there");
-        brief.said_packages
+    let machines: Vec<_> = hosts.into_iter().map(MachineKey::Host).collect();
+    assert_briefs_match_nodes(&tx, &machines).await;
+    let results = load_briefs(&tx, &machines).await.expect("read");
+    let reported = results.into_iter().filter_map(|result| {
+        let (_, brief) = result.expect("valid").expect("found");
+        brief.reported_packages
     });
-    assert_eq!(said.count(), 15);
+    assert_eq!(reported.count(), 15);
 }
 
 #[tokio::test]
-async fn nodes_are_told_in_the_order_in_which_they_are_asked_for() {
+async fn briefs_follow_the_order_of_the_requested_nodes() {
     let store = fresh_store().await;
-    let fleet = Fleet::furnished(&store).await;
+    let fleet = Fleet::create_seeded(&store).await;
     let tx = fleet.tx(&store).await;
     let bare = hosts::register(&tx, &registration(50), NOON).await;
     let bare = bare.expect("a host").id;
-    let mut machines: Vec<_> = fleet.hosts().rev().map(Machine::Host).collect();
+    let mut machines: Vec<_> = fleet.hosts().rev().map(MachineKey::Host).collect();
     let uuids = fleet.nodes.iter().filter_map(|(host, _)| host.uuid);
-    machines.extend(uuids.map(Machine::Uuid));
+    machines.extend(uuids.map(MachineKey::Uuid));
     machines.extend([
-        Machine::Host(bare),
-        Machine::Host(HostId::nth(99)),
-        Machine::Uuid(Uuid::nil()),
+        MachineKey::Host(bare),
+        MachineKey::Host(HostId::nth(99)),
+        MachineKey::Uuid(Uuid::nil()),
         machines[3],
         machines[3],
     ]);
-    are_as_in_whole(&tx, &machines).await;
-    // Of another project nothing is told.
-    let theirs = project(&store, "theirs").await;
+    assert_briefs_match_nodes(&tx, &machines).await;
+    // Nodes of another project are not visible.
+    let theirs = create_project(&store, "theirs").await;
     let tx = store.tenant(theirs).await.expect("a transaction");
-    for found in briefs(&tx, &machines).await.expect("read") {
-        assert_eq!(found.expect("it makes sense"), None);
+    for result in load_briefs(&tx, &machines).await.expect("read") {
+        assert_eq!(result.expect("valid"), None);
     }
 }
 
 #[tokio::test]
-async fn many_are_read_in_one_statement_and_nobody_in_none() {
+async fn many_briefs_take_one_statement_and_none_takes_no_statement() {
     let store = fresh_store().await;
-    let (tenant, hosts) = talkative(&store, 5).await;
-    let machines: Vec<_> = hosts.into_iter().map(Machine::Host).collect();
-    let (counted, counts) = counting(&store);
-    assert_eq!(counts.both(), (0, 0));
+    let (tenant, hosts) = create_reporting_nodes(&store, 5).await;
+    let machines: Vec<_> = hosts.into_iter().map(MachineKey::Host).collect();
+    let (counted, counts) = counting_store(&store);
+    assert_eq!(counts.totals(), (0, 0));
     let tx = counted.tenant(tenant).await.expect("a transaction");
     for (of, statements) in [(&machines[..0], 1), (&machines[..1], 2), (&machines[..], 3)] {
-        let found = briefs(&tx, of).await.expect("read");
-        assert_eq!(found.len(), of.len());
-        assert_eq!(counts.both(), (statements, 1));
+        let results = load_briefs(&tx, of).await.expect("read");
+        assert_eq!(results.len(), of.len());
+        assert_eq!(counts.totals(), (statements, 1));
     }
 }
 
 #[tokio::test]
-async fn a_node_of_which_something_makes_no_sense_hides_no_other() {
+async fn a_corrupt_node_does_not_hide_the_others() {
     let store = fresh_store().await;
-    let (tenant, hosts) = talkative(&store, 3).await;
-    let machines: Vec<_> = hosts.iter().copied().map(Machine::Host).collect();
+    let (tenant, hosts) = create_reporting_nodes(&store, 3).await;
+    let machines: Vec<_> = hosts.iter().copied().map(MachineKey::Host).collect();
     let tx = store.tenant(tenant).await.expect("a transaction");
     let bad = nodes::find_by_host(&tx, hosts[1]).await.expect("a node");
     drop(tx);
@@ -180,39 +187,39 @@ async fn a_node_of_which_something_makes_no_sense_hides_no_other() {
         ("sample", "{}"),
     ] {
         let put = format!("UPDATE node_states SET {column} = '{value}' WHERE instance_id = {bad}");
-        by_hand(&store, &put).await;
+        execute_sql(&store, &put).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let found = briefs(&tx, &machines).await.expect("the others are read");
-        let [Ok(Some(_)), Err(error), Ok(Some(_))] = &found[..] else {
-            panic!("{found:?}");
+        let results = load_briefs(&tx, &machines).await.expect("results");
+        let [Ok(Some(_)), Err(error), Ok(Some(_))] = &results[..] else {
+            panic!("{results:?}");
         };
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error:?}");
         drop(tx);
         let sane = "UPDATE node_states SET delivered = '{}', conditions = '[]', bad_images = '[]', sample = NULL";
-        by_hand(&store, sane).await;
+        execute_sql(&store, sane).await;
     }
 }
 
 #[test]
-fn what_could_be_updated_is_known_by_its_digest() {
-    assert_eq!(digest_of("a"), digest_of("a"));
-    assert_ne!(digest_of("a"), digest_of("a "));
-    // SHA-256 of nothing, as the schema has it for a node that said nothing.
-    assert_eq!(digest_of("")[..4], [0xe3, 0xb0, 0xc4, 0x42]);
+fn available_updates_are_compared_by_digest() {
+    assert_eq!(available_digest("a"), available_digest("a"));
+    assert_ne!(available_digest("a"), available_digest("a "));
+    // SHA-256 of the empty text: the default of the schema for a node that has reported nothing.
+    assert_eq!(available_digest("")[..4], [0xe3, 0xb0, 0xc4, 0x42]);
 }
 
-/// A database of the last release, whose nodes have said something.
+/// A database of the previous release whose nodes have reported.
 #[tokio::test]
-async fn what_was_said_before_there_were_digests_is_known_by_them() {
+async fn the_step_computes_the_digests_of_rows_of_the_previous_release() {
     let store = fresh_store().await;
-    let (tenant, hosts) = talkative(&store, 20).await;
-    let machines: Vec<_> = hosts.into_iter().map(Machine::Host).collect();
+    let (tenant, hosts) = create_reporting_nodes(&store, 20).await;
+    let machines: Vec<_> = hosts.into_iter().map(MachineKey::Host).collect();
     let logged = async || {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let mut logged = 0;
         for machine in &machines {
-            let (_, node) = nodes::read(&tx, *machine).await.expect("a node");
-            let changes = changes::of(&tx, "instance", node.instance.bits()).await;
+            let (_, node) = nodes::find_with_host(&tx, *machine).await.expect("a node");
+            let changes = changes::list_for_resource(&tx, "instance", node.instance.bits()).await;
             logged += changes.expect("read").len();
         }
         logged
@@ -220,23 +227,23 @@ async fn what_was_said_before_there_were_digests_is_known_by_them() {
     let before = logged().await;
     let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
     let step = steps.chunks(2).nth(21).expect("the twenty-second step");
-    by_hand(&store, step[1]).await;
-    by_hand(&store, step[0]).await;
+    execute_sql(&store, step[1]).await;
+    execute_sql(&store, step[0]).await;
     assert_eq!(logged().await, before, "nothing has changed");
     let tx = store.tenant(tenant).await.expect("a transaction");
-    are_as_in_whole(&tx, &machines).await;
+    assert_briefs_match_nodes(&tx, &machines).await;
     drop(tx);
-    // A server of the last release may still write beside this one.
-    let said = json!({"packagesDigest": "Ab".repeat(32)});
-    let said = format!("facts = '{said}'");
+    // A server of the previous release may still write while this one runs.
+    let facts = json!({"packagesDigest": "Ab".repeat(32)});
+    let facts_sql = format!("facts = '{facts}'");
     for written in [
         "os_update_available = 'größer'",
-        said.as_str(),
+        facts_sql.as_str(),
         "facts = '{\"packagesDigest\": 5}', os_update_available = ''",
     ] {
-        by_hand(&store, &format!("UPDATE node_states SET {written}")).await;
+        execute_sql(&store, &format!("UPDATE node_states SET {written}")).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        are_as_in_whole(&tx, &machines).await;
+        assert_briefs_match_nodes(&tx, &machines).await;
     }
-    assert!(before < logged().await, "what is written is a change");
+    assert!(before < logged().await, "each write is logged");
 }

@@ -1,4 +1,4 @@
-//! What is made before a node is installed: providers, configuration of first starts, accounts.
+//! Resources that exist before a node is installed: providers, configurations, accounts.
 
 use evenkeel_domain::custom_config::CustomConfigSpec;
 use evenkeel_domain::host::Host;
@@ -13,7 +13,7 @@ use evenkeel_store::{
     providers,
 };
 
-use crate::house::{NOON, node, project};
+use crate::fixtures::{NOON, create_node, create_project};
 
 fn loca() -> ProviderSpec {
     ProviderSpec::parse(
@@ -34,21 +34,23 @@ fn ann() -> LocalAccountSpec {
     LocalAccountSpec::parse("ann", "ssh-ed25519 AAAAC3Nz ann@edge").expect("an account")
 }
 
-/// One of each, in use by a host and its instance.
-pub async fn in_use(
+/// Creates one of each and uses them in a host and its instance.
+pub async fn create_in_use(
     store: &Store,
     tenant: TenantId,
     host: &Host,
     instance: &Instance,
 ) -> (ProviderId, CustomConfigId, LocalAccountId) {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let provider = providers::create(&tx, &loca(), NOON).await.expect("made");
+    let provider = providers::create(&tx, &loca(), NOON)
+        .await
+        .expect("created");
     let config = custom_configs::create(&tx, &ntp(), NOON)
         .await
-        .expect("made");
+        .expect("created");
     let account = local_accounts::create(&tx, &ann(), NOON)
         .await
-        .expect("made");
+        .expect("created");
     tx.commit().await.expect("committed");
     let (host, instance) = (
         host.id.bits().cast_signed(),
@@ -63,14 +65,14 @@ pub async fn in_use(
         account.id.bits().cast_signed(),
         config.id.bits().cast_signed(),
     );
-    store.unprepared(&used).await.expect("in use");
+    store.execute_unprepared(&used).await.expect("in use");
     (provider.id, config.id, account.id)
 }
 
 #[tokio::test]
-async fn what_opens_a_providers_door_is_not_in_the_log() {
+async fn credentials_of_a_provider_are_not_in_the_log() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let actor = Actor {
         name: "ann".to_owned(),
         request_id: "one".to_owned(),
@@ -79,9 +81,11 @@ async fn what_opens_a_providers_door_is_not_in_the_log() {
         .tenant_as(tenant, &actor)
         .await
         .expect("a transaction");
-    let provider = providers::create(&tx, &loca(), NOON).await.expect("made");
+    let provider = providers::create(&tx, &loca(), NOON)
+        .await
+        .expect("created");
     providers::delete(&tx, provider.id).await.expect("deleted");
-    let logged = changes::of(&tx, "provider", provider.id.bits())
+    let logged = changes::list_for_resource(&tx, "provider", provider.id.bits())
         .await
         .expect("the log");
     assert_eq!(logged.len(), 2);
@@ -93,43 +97,45 @@ async fn what_opens_a_providers_door_is_not_in_the_log() {
 }
 
 #[tokio::test]
-async fn what_is_made_reads_as_it_was_written() {
+async fn resources_read_as_they_were_written() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let provider = providers::create(&tx, &loca(), NOON).await.expect("made");
+    let provider = providers::create(&tx, &loca(), NOON)
+        .await
+        .expect("created");
     let config = custom_configs::create(&tx, &ntp(), NOON)
         .await
-        .expect("made");
+        .expect("created");
     let account = local_accounts::create(&tx, &ann(), NOON)
         .await
-        .expect("made");
+        .expect("created");
     assert_eq!(
         (&provider.spec, &config.spec, &account.spec),
         (&loca(), &ntp(), &ann())
     );
     assert_eq!((provider.created_at, account.updated_at), (NOON, NOON));
 
-    let read = providers::find(&tx, provider.id).await.expect("there");
+    let read = providers::find(&tx, provider.id).await.expect("found");
     assert_eq!(read, provider);
-    let read = custom_configs::find(&tx, config.id).await.expect("there");
+    let read = custom_configs::find(&tx, config.id).await.expect("found");
     assert_eq!(read, config);
-    let read = local_accounts::find(&tx, account.id).await.expect("there");
+    let read = local_accounts::find(&tx, account.id).await.expect("found");
     assert_eq!(read, account);
     let of_one = providers::find_many(&tx, &[provider.id, ProviderId::nth(99)]).await;
-    assert_eq!(of_one.expect("those that there are"), [provider]);
+    assert_eq!(of_one.expect("existing entries"), [provider]);
     let of_one = custom_configs::find_many(&tx, &[config.id]).await;
-    assert_eq!(of_one.expect("those that there are"), [config]);
+    assert_eq!(of_one.expect("existing entries"), [config]);
     let of_one = local_accounts::find_many(&tx, &[account.id]).await;
-    assert_eq!(of_one.expect("those that there are"), [account]);
+    assert_eq!(of_one.expect("existing entries"), [account]);
 }
 
 #[tokio::test]
-async fn a_name_is_taken_once_in_a_project() {
+async fn a_name_is_unique_in_a_project() {
     let store = fresh_store().await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
     let make = async |tenant: TenantId, which: &str| {
         let tx = store.tenant(tenant).await?;
@@ -146,10 +152,12 @@ async fn a_name_is_taken_once_in_a_project() {
         ("account", "local_account_resource", "username"),
     ] {
         make(ours, which).await.expect("the first of its name");
-        make(theirs, which).await.expect("another project's");
+        make(theirs, which)
+            .await
+            .expect("the same name in another project");
         match make(ours, which).await {
             Err(StoreError::Conflict(conflict)) => {
-                assert_eq!(conflict, Conflict::Taken { what, field });
+                assert_eq!(conflict, Conflict::AlreadyExists { what, field });
             }
             other => panic!("{which}: {other:?}"),
         }
@@ -157,11 +165,11 @@ async fn a_name_is_taken_once_in_a_project() {
 }
 
 #[tokio::test]
-async fn what_is_in_use_stays() {
+async fn a_resource_in_use_cannot_be_deleted() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, instance) = node(&store, tenant, 1).await;
-    let (provider, config, account) = in_use(&store, tenant, &host, &instance).await;
+    let tenant = create_project(&store, "ours").await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    let (provider, config, account) = create_in_use(&store, tenant, &host, &instance).await;
     let refused = async |which: &str| {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let deleted = match which {
@@ -191,32 +199,37 @@ async fn what_is_in_use_stays() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     instances::delete(&tx, instance.id)
         .await
-        .expect("it goes, and so does what it was made with");
-    hosts::delete(&tx, host.id).await.expect("it goes");
+        .expect("deleted with its configurations");
+    hosts::delete(&tx, host.id).await.expect("deleted");
     providers::delete(&tx, provider).await.expect("free");
     custom_configs::delete(&tx, config).await.expect("free");
     local_accounts::delete(&tx, account).await.expect("free");
     let again = local_accounts::delete(&tx, account).await;
     assert!(matches!(again, Err(StoreError::NotFound { .. })));
-    let told = changes::of(&tx, "local_account", account.bits()).await;
-    assert_eq!(told.expect("a log").len(), 2);
+    let logged = changes::list_for_resource(&tx, "local_account", account.bits()).await;
+    assert_eq!(logged.expect("a log").len(), 2);
 }
 
 #[tokio::test]
-async fn what_another_project_made_is_not_seen() {
+async fn resources_of_another_project_are_not_visible() {
     let store = fresh_store().await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
-    let (host, instance) = node(&store, ours, 1).await;
-    let (provider, config, account) = in_use(&store, ours, &host, &instance).await;
+    let (host, instance) = create_node(&store, ours, 1).await;
+    let (provider, config, account) = create_in_use(&store, ours, &host, &instance).await;
     let tx = store.tenant(theirs).await.expect("a transaction");
-    let lost = |found: Option<StoreError>| matches!(found, Some(StoreError::NotFound { .. }));
-    assert!(lost(providers::find(&tx, provider).await.err()));
-    assert!(lost(custom_configs::find(&tx, config).await.err()));
-    assert!(lost(local_accounts::find(&tx, account).await.err()));
-    assert!(lost(providers::delete(&tx, provider).await.err()));
-    assert!(lost(custom_configs::delete(&tx, config).await.err()));
-    assert!(lost(local_accounts::delete(&tx, account).await.err()));
+    let is_not_found =
+        |error: Option<StoreError>| matches!(error, Some(StoreError::NotFound { .. }));
+    assert!(is_not_found(providers::find(&tx, provider).await.err()));
+    assert!(is_not_found(custom_configs::find(&tx, config).await.err()));
+    assert!(is_not_found(local_accounts::find(&tx, account).await.err()));
+    assert!(is_not_found(providers::delete(&tx, provider).await.err()));
+    assert!(is_not_found(
+        custom_configs::delete(&tx, config).await.err()
+    ));
+    assert!(is_not_found(
+        local_accounts::delete(&tx, account).await.err()
+    ));
 }

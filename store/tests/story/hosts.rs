@@ -1,21 +1,21 @@
-//! Hosts: their labels, where they should stand, what they are made of, and how many there are.
+//! Hosts: labels, sites, hardware and counts.
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::filter::{self, Resource};
 use evenkeel_domain::hardware::{Address, Capacity, Controller, Hardware, Nic, Storage};
-use evenkeel_domain::host::{Host, HostState, Note, Registration};
+use evenkeel_domain::host::{Host, HostState, InvalidationNote, Registration};
 use evenkeel_domain::id::HostId;
-use evenkeel_domain::place::Metadata;
+use evenkeel_domain::location::Metadata;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::hosts::{HostChange, HostSummary};
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, Store, StoreError, changes, hardware, hosts, nodes};
 
-use crate::house::{NOON, node, project, registration, site, stands_at};
+use crate::fixtures::{NOON, create_node, create_project, create_site, move_to_site, registration};
 
-async fn registered(store: &Store, tenant: TenantId, n: u128) -> Host {
+async fn register_host(store: &Store, tenant: TenantId, n: u128) -> Host {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let host = hosts::register(&tx, &registration(n), NOON).await;
     tx.commit().await.expect("committed");
@@ -25,7 +25,7 @@ async fn registered(store: &Store, tenant: TenantId, n: u128) -> Host {
 #[tokio::test]
 async fn a_host_reads_as_it_was_written() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let announced = Registration::parse("edge", "", "ABC12345", false)
         .and_then(|machine| machine.with_user_lvm_size(60))
@@ -44,28 +44,30 @@ async fn a_host_reads_as_it_was_written() {
     };
     let changed = hosts::change(&tx, host.id, &change, NOON).await;
     assert_eq!(changed.expect("changed").metadata, labels);
-    let read = hosts::find(&tx, host.id).await.expect("there");
+    let read = hosts::find(&tx, host.id).await.expect("found");
     assert_eq!((read.metadata, read.user_lvm_size), (labels, 60));
 }
 
 #[tokio::test]
-async fn a_host_is_wanted_only_where_it_can_come_to_stand() {
+async fn a_desired_state_must_be_reachable_from_the_current_state() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let host = registered(&store, tenant, 1).await.id;
+    let tenant = create_project(&store, "ours").await;
+    let host = register_host(&store, tenant, 1).await.id;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    for wanted in [
+    for desired in [
         HostState::Registered,
         HostState::Onboarded,
         HostState::Registered,
     ] {
-        let host = hosts::want(&tx, host, wanted, NOON).await.expect("wanted");
+        let host = hosts::set_desired_state(&tx, host, desired, NOON)
+            .await
+            .expect("state set");
         assert_eq!(
             (host.desired, host.current),
-            (wanted, HostState::Registered)
+            (desired, HostState::Registered)
         );
     }
-    let refused = hosts::invalidate(&tx, host, &Note::default(), NOON).await;
+    let refused = hosts::invalidate(&tx, host, &InvalidationNote::default(), NOON).await;
     let Err(StoreError::Conflict(refused)) = refused else {
         panic!("{refused:?}");
     };
@@ -73,21 +75,21 @@ async fn a_host_is_wanted_only_where_it_can_come_to_stand() {
         refused.to_string(),
         "host_resource is registered and cannot become untrusted"
     );
-    let missing = hosts::want(&tx, HostId::nth(99), HostState::Onboarded, NOON).await;
+    let missing = hosts::set_desired_state(&tx, HostId::nth(99), HostState::Onboarded, NOON).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
 }
 
 #[tokio::test]
-async fn a_host_that_was_invalidated_stays_so() {
+async fn an_invalidated_host_stays_invalidated() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, _) = node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let (host, _) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let running = Status::new("Running", Indication::Idle, NOON);
     hosts::set_status(&tx, host.id, &running)
         .await
-        .expect("it runs");
-    let note = Note::parse("stolen").expect("a note");
+        .expect("status set");
+    let note = InvalidationNote::parse("stolen").expect("a note");
     let host = hosts::invalidate(&tx, host.id, &note, NOON)
         .await
         .expect("invalidated");
@@ -95,7 +97,7 @@ async fn a_host_that_was_invalidated_stays_so() {
     assert_eq!(host.current, HostState::Untrusted);
     assert_eq!(
         (host.note.as_str(), host.status.text.as_str()),
-        ("stolen", hosts::INVALIDATED)
+        ("stolen", hosts::INVALIDATED_STATUS)
     );
     assert!(!host.is_trusted());
 
@@ -103,9 +105,9 @@ async fn a_host_that_was_invalidated_stays_so() {
     hosts::set_status(&tx, host.id, &late)
         .await
         .expect("an answer");
-    let read = hosts::find(&tx, host.id).await.expect("there");
+    let read = hosts::find(&tx, host.id).await.expect("found");
     assert_eq!(read, host);
-    let back = hosts::want(&tx, host.id, HostState::Onboarded, NOON).await;
+    let back = hosts::set_desired_state(&tx, host.id, HostState::Onboarded, NOON).await;
     assert!(matches!(
         back,
         Err(StoreError::Conflict(Conflict::Transition { .. }))
@@ -124,7 +126,7 @@ fn nic(name: &str, addresses: &[&str]) -> Nic {
     }
 }
 
-fn machine(nics: Vec<Nic>) -> Hardware {
+fn hardware_with_nics(nics: Vec<Nic>) -> Hardware {
     let disk = Storage {
         device_name: "sda".to_owned(),
         capacity_bytes: Capacity(512 << 30),
@@ -141,42 +143,50 @@ fn machine(nics: Vec<Nic>) -> Hardware {
     }
 }
 
-async fn keep(store: &Store, host: &Host, tenant: TenantId, said: Hardware, now: Time) -> bool {
-    let digest = [u8::try_from(said.nics.len()).expect("few"); 32];
+async fn store_hardware(
+    store: &Store,
+    host: &Host,
+    tenant: TenantId,
+    reported: Hardware,
+    now: Time,
+) -> bool {
+    let digest = [u8::try_from(reported.nics.len()).expect("a small number"); 32];
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let kept = hardware::keep(&tx, host.id, said, &digest, now).await;
+    let result = hardware::store_if_changed(&tx, host.id, reported, &digest, now).await;
     tx.commit().await.expect("committed");
-    kept.expect("an answer")
+    result.expect("an answer")
 }
 
-async fn known(store: &Store, host: &Host, tenant: TenantId) -> Hardware {
+async fn load_hardware(store: &Store, host: &Host, tenant: TenantId) -> Hardware {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let mut known = hardware::of_hosts(&tx, &[host.id]).await.expect("read");
-    known.remove(&host.id).expect("it said so")
+    let mut by_host = hardware::find_by_hosts(&tx, &[host.id])
+        .await
+        .expect("read");
+    by_host.remove(&host.id).expect("reported hardware")
 }
 
 #[tokio::test]
-async fn what_a_host_is_made_of_is_written_only_when_it_says_something_else() {
+async fn hardware_is_written_only_when_it_changes() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let host = registered(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let host = register_host(&store, tenant, 1).await;
     let later = NOON + TimeDelta::hours(1);
-    let said = machine(vec![nic("eth0", &["10.0.0.1/24", "fe80::1/64"])]);
-    assert!(keep(&store, &host, tenant, said.clone(), NOON).await);
-    let first = known(&store, &host, tenant).await;
+    let reported = hardware_with_nics(vec![nic("eth0", &["10.0.0.1/24", "fe80::1/64"])]);
+    assert!(store_hardware(&store, &host, tenant, reported.clone(), NOON).await);
+    let first = load_hardware(&store, &host, tenant).await;
     let ids: Vec<_> = first.nics[0].ipaddresses.iter().collect();
     assert!(ids.iter().all(|address| address.resource_id.is_some()));
     assert_ne!(ids[0].resource_id, ids[1].resource_id);
-    assert_eq!(first.memory_bytes, said.memory_bytes);
+    assert_eq!(first.memory_bytes, reported.memory_bytes);
     assert_eq!(first.cpu_threads, u32::MAX);
     assert_eq!(first.controller, Some(Controller::None));
     assert_eq!(first.storages[0].capacity_bytes, Capacity(512 << 30));
 
-    assert!(!keep(&store, &host, tenant, said, later).await);
-    assert_eq!(known(&store, &host, tenant).await, first);
-    let said = machine(vec![nic("eth0", &["10.0.0.1/24"]), nic("eth1", &[])]);
-    assert!(keep(&store, &host, tenant, said, later).await);
-    let second = known(&store, &host, tenant).await;
+    assert!(!store_hardware(&store, &host, tenant, reported, later).await);
+    assert_eq!(load_hardware(&store, &host, tenant).await, first);
+    let reported = hardware_with_nics(vec![nic("eth0", &["10.0.0.1/24"]), nic("eth1", &[])]);
+    assert!(store_hardware(&store, &host, tenant, reported, later).await);
+    let second = load_hardware(&store, &host, tenant).await;
     assert_eq!(
         second.nics[0].ipaddresses,
         first.nics[0].ipaddresses[..1].to_vec()
@@ -186,82 +196,85 @@ async fn what_a_host_is_made_of_is_written_only_when_it_says_something_else() {
     assert_eq!((times.created_at, times.updated_at), (later, later));
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let noted = changes::of(&tx, "host_hardware", host.id.bits()).await;
-    let noted: Vec<_> = noted.expect("changes");
-    let noted: Vec<_> = noted
+    let logged = changes::list_for_resource(&tx, "host_hardware", host.id.bits()).await;
+    let logged: Vec<_> = logged.expect("changes");
+    let logged: Vec<_> = logged
         .iter()
         .map(|change| change.operation.as_str())
         .collect();
-    assert_eq!(noted, ["insert", "update"]);
-    let host = hosts::find(&tx, host.id).await.expect("there");
-    let serial = host.serial.expect("its own");
+    assert_eq!(logged, ["insert", "update"]);
+    let host = hosts::find(&tx, host.id).await.expect("found");
+    let serial = host.serial.expect("a serial number");
     assert_eq!(serial.as_str(), "SN0012345");
     hosts::delete(&tx, host.id).await.expect("deleted");
-    let left = hardware::of_hosts(&tx, &[host.id]).await.expect("read");
+    let left = hardware::find_by_hosts(&tx, &[host.id])
+        .await
+        .expect("read");
     assert!(left.is_empty());
 }
 
 #[tokio::test]
-async fn numbers_of_addresses_begin_again_when_all_were_given() {
+async fn address_ids_start_again_after_the_last_number() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let host = registered(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let host = register_host(&store, tenant, 1).await;
     let nearly_all = "SELECT setval('ip_address_numbers', 4294967294)";
-    store.unprepared(nearly_all).await.expect("set");
-    let said = machine(vec![nic("eth0", &["10.0.0.1/24", "10.0.0.2/24"])]);
-    assert!(keep(&store, &host, tenant, said, NOON).await);
-    let known = known(&store, &host, tenant).await;
-    let addresses = &known.nics[0].ipaddresses;
+    store.execute_unprepared(nearly_all).await.expect("set");
+    let reported = hardware_with_nics(vec![nic("eth0", &["10.0.0.1/24", "10.0.0.2/24"])]);
+    assert!(store_hardware(&store, &host, tenant, reported, NOON).await);
+    let stored = load_hardware(&store, &host, tenant).await;
+    let addresses = &stored.nics[0].ipaddresses;
     assert!(addresses.iter().all(|one| one.resource_id.is_some()));
 }
 
 #[tokio::test]
-async fn a_serial_number_that_was_registered_stays_and_one_that_makes_no_sense_is_no_one() {
+async fn a_registered_serial_number_stays_and_an_invalid_one_is_ignored() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let uuid = uuid::Uuid::from_u128(1).to_string();
     let announced = Registration::parse("edge", &uuid, "ABC12345", false);
     let first = hosts::register(&tx, &announced.expect("a registration"), NOON).await;
     tx.commit().await.expect("committed");
     let first = first.expect("a host");
-    let second = registered(&store, tenant, 2).await;
-    let said = machine(Vec::new());
-    keep(&store, &first, tenant, said.clone(), NOON).await;
-    let nobody = Hardware {
+    let second = register_host(&store, tenant, 2).await;
+    let reported = hardware_with_nics(Vec::new());
+    store_hardware(&store, &first, tenant, reported.clone(), NOON).await;
+    let invalid_serial = Hardware {
         serial_number: "To Be Filled By O.E.M.".to_owned(),
-        ..said
+        ..reported
     };
-    keep(&store, &second, tenant, nobody, NOON).await;
+    store_hardware(&store, &second, tenant, invalid_serial, NOON).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let first = hosts::find(&tx, first.id).await.expect("there");
-    assert_eq!(first.serial.expect("one").as_str(), "ABC12345");
-    let second = hosts::find(&tx, second.id).await.expect("there");
+    let first = hosts::find(&tx, first.id).await.expect("found");
+    assert_eq!(first.serial.expect("a serial number").as_str(), "ABC12345");
+    let second = hosts::find(&tx, second.id).await.expect("found");
     assert_eq!(second.serial, None);
 }
 
 #[tokio::test]
-async fn what_no_host_says_is_not_kept() {
+async fn hardware_of_a_missing_host_is_rejected() {
     let store = fresh_store().await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
-    let host = registered(&store, theirs, 1).await;
+    let host = register_host(&store, theirs, 1).await;
     let tx = store.tenant(ours).await.expect("a transaction");
-    let kept = hardware::keep(&tx, host.id, Hardware::default(), &[7; 32], NOON).await;
-    assert!(matches!(kept, Err(StoreError::NotFound { .. })));
+    let result =
+        hardware::store_if_changed(&tx, host.id, Hardware::default(), &[7; 32], NOON).await;
+    assert!(matches!(result, Err(StoreError::NotFound { .. })));
 }
 
-async fn counted(store: &Store, tenant: TenantId, filter: Option<&str>) -> HostSummary {
-    let filter = filter.map(|text| filter::parse(Resource::Host, text).expect("a filter"));
+async fn host_summary(store: &Store, tenant: TenantId, filter: Option<&str>) -> HostSummary {
+    let filter = filter.map(|text| filter::parse_filter(Resource::Host, text).expect("a filter"));
     let tx = store.tenant(tenant).await.expect("a transaction");
     let counted = hosts::summary(&tx, filter.as_ref()).await;
     counted.expect("counted")
 }
 
-/// The node on a host runs, and shows a status.
-async fn runs(store: &Store, tenant: TenantId, host: &Host, status: Status) {
+/// Marks the node of a host as provisioned and sets its update status.
+async fn set_running(store: &Store, tenant: TenantId, host: &Host, status: Status) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     node.provisioned = true;
@@ -271,33 +284,33 @@ async fn runs(store: &Store, tenant: TenantId, host: &Host, status: Status) {
 }
 
 #[tokio::test]
-async fn hosts_are_counted_by_how_they_are() {
+async fn hosts_are_counted_by_state() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let nothing = HostSummary::default();
-    assert_eq!(counted(&store, tenant, None).await, nothing);
-    let site = site(&store, tenant, None).await;
+    assert_eq!(host_summary(&store, tenant, None).await, nothing);
+    let site = create_site(&store, tenant, None).await;
     for n in 1..=4 {
-        let (host, _) = node(&store, tenant, n).await;
+        let (host, _) = create_node(&store, tenant, n).await;
         let (text, indication) = match n {
             1 => ("Update failed", Indication::Error),
             _ => ("No Current Update", Indication::Idle),
         };
-        // The fourth has not spoken yet.
+        // The fourth node has not connected yet.
         if n < 4 {
             let status = Status::new(text, indication, NOON);
-            runs(&store, tenant, &host, status).await;
-            stands_at(&store, tenant, &host, site.id).await;
+            set_running(&store, tenant, &host, status).await;
+            move_to_site(&store, tenant, &host, site.id).await;
         }
     }
-    let silent = registered(&store, tenant, 5).await;
+    let silent = register_host(&store, tenant, 5).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let lost = Status::new("No Connection", Indication::Error, NOON);
     hosts::set_status(&tx, silent.id, &lost)
         .await
-        .expect("noted");
+        .expect("recorded");
     tx.commit().await.expect("committed");
-    node(&store, project(&store, "theirs").await, 6).await;
+    create_node(&store, create_project(&store, "theirs").await, 6).await;
 
     let all = HostSummary {
         total: 5,
@@ -305,16 +318,16 @@ async fn hosts_are_counted_by_how_they_are() {
         running: 2,
         unallocated: 2,
     };
-    assert_eq!(counted(&store, tenant, None).await, all);
-    // The condition counts as a whole, whatever it is made of.
+    assert_eq!(host_summary(&store, tenant, None).await, all);
+    // The filter is combined as a whole with the conditions of the summary.
     let either = "hostStatus = 'nothing' OR has(site)";
-    let placed = HostSummary {
+    let at_site = HostSummary {
         total: 3,
         error: 1,
         running: 2,
         unallocated: 0,
     };
-    assert_eq!(counted(&store, tenant, Some(either)).await, placed);
+    assert_eq!(host_summary(&store, tenant, Some(either)).await, at_site);
     let one = format!("resourceId = '{}'", silent.id);
     let lost = HostSummary {
         total: 1,
@@ -322,5 +335,5 @@ async fn hosts_are_counted_by_how_they_are() {
         running: 0,
         unallocated: 1,
     };
-    assert_eq!(counted(&store, tenant, Some(&one)).await, lost);
+    assert_eq!(host_summary(&store, tenant, Some(&one)).await, lost);
 }

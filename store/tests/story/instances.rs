@@ -1,4 +1,4 @@
-//! Instances: what they start with, what of them changes, and how the trust in them ends.
+//! Instances: first start settings, changes and invalidation.
 
 use std::sync::atomic::Ordering;
 
@@ -12,38 +12,47 @@ use evenkeel_domain::local_account::LocalAccountSpec;
 use evenkeel_domain::os::{OsSpec, SecurityFeature};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
-use evenkeel_store::decisions::Reading;
+use evenkeel_store::decisions::ReadMode;
 use evenkeel_store::instances::InstanceChange;
-use evenkeel_store::testing::{counting, fresh_store};
+use evenkeel_store::testing::{counting_store, fresh_store};
 use evenkeel_store::{
     Conflict, Store, StoreError, contacts, custom_configs, hosts, instances, local_accounts, nodes,
     os_profiles,
 };
 use serde_json::{Value, json};
 
-use crate::house::{NOON, bookworm, contact, node, project, registration, spoke, world};
-use crate::os_inside::signature;
+use crate::fixtures::{
+    NOON, bookworm, contact, create_node, create_project, read_decision_input, registration,
+    save_as_own_agent,
+};
+use crate::os_details::signature;
 
-const KEY: &str =
+const SSH_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1LQmV0h8eCDfX5T";
 
-/// An account and two configurations.
-async fn first_start(store: &Store, tenant: TenantId) -> (LocalAccountId, [CustomConfigId; 2]) {
+/// Creates an account and two configurations.
+async fn create_account_and_configs(
+    store: &Store,
+    tenant: TenantId,
+) -> (LocalAccountId, [CustomConfigId; 2]) {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let ann = LocalAccountSpec::parse("ann", KEY).expect("an account");
-    let ann = local_accounts::create(&tx, &ann, NOON).await.expect("made");
+    let ann = LocalAccountSpec::parse("ann", SSH_KEY).expect("an account");
+    let ann = local_accounts::create(&tx, &ann, NOON)
+        .await
+        .expect("created");
     let mut configs = Vec::new();
     for name in ["ntp", "proxy"] {
-        let spec = CustomConfigSpec::parse(name, "of all", "#cloud-config").expect("one");
-        let made = custom_configs::create(&tx, &spec, NOON).await;
-        configs.push(made.expect("made").id);
+        let spec =
+            CustomConfigSpec::parse(name, "of all", "#cloud-config").expect("a configuration");
+        let created = custom_configs::create(&tx, &spec, NOON).await;
+        configs.push(created.expect("created").id);
     }
     tx.commit().await.expect("committed");
     (ann.id, [configs[0], configs[1]])
 }
 
-/// An instance on a new host that starts with these.
-async fn starting_with(
+/// Creates an instance on a new host with this account and these configurations.
+async fn create_instance_with(
     store: &Store,
     tenant: TenantId,
     account: Option<LocalAccountId>,
@@ -51,7 +60,7 @@ async fn starting_with(
 ) -> Result<Instance, StoreError> {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let host = hosts::register(&tx, &registration(77), NOON).await?;
-    let os = os_profiles::ensure(&tx, &bookworm(), NOON).await?;
+    let os = os_profiles::find_or_create(&tx, &bookworm(), NOON).await?;
     let new = NewInstance {
         host: host.id,
         os: os.id,
@@ -62,33 +71,33 @@ async fn starting_with(
         local_account: account,
         custom_configs: configs,
     };
-    let made = instances::create(&tx, &new, NOON).await?;
+    let created = instances::create(&tx, &new, NOON).await?;
     tx.commit().await?;
-    Ok(made)
+    Ok(created)
 }
 
 #[tokio::test]
-async fn what_an_instance_starts_with_is_kept_and_cannot_go_before_it() {
+async fn an_account_and_configs_in_use_cannot_be_deleted() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (ann, [ntp, proxy]) = first_start(&store, tenant).await;
-    let (_, plain) = node(&store, tenant, 1).await;
-    let made = starting_with(&store, tenant, Some(ann), vec![proxy, ntp, proxy]).await;
-    let made = made.expect("an instance");
+    let tenant = create_project(&store, "ours").await;
+    let (ann, [ntp, proxy]) = create_account_and_configs(&store, tenant).await;
+    let (_, plain) = create_node(&store, tenant, 1).await;
+    let created = create_instance_with(&store, tenant, Some(ann), vec![proxy, ntp, proxy]).await;
+    let created = created.expect("an instance");
     let mut both = vec![ntp, proxy];
     both.sort_unstable();
     assert_eq!(
-        (made.local_account, &made.custom_configs),
+        (created.local_account, &created.custom_configs),
         (Some(ann), &both)
     );
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let found = instances::find_many(&tx, &[made.id, plain.id]).await;
-    let mut found = found.expect("both");
-    found.sort_unstable_by_key(|instance| instance.id != made.id);
-    assert_eq!(found[0], made);
+    let loaded = instances::find_many(&tx, &[created.id, plain.id]).await;
+    let mut loaded = loaded.expect("both");
+    loaded.sort_unstable_by_key(|instance| instance.id != created.id);
+    assert_eq!(loaded[0], created);
     assert_eq!(
-        (found[1].local_account, found[1].custom_configs.len()),
+        (loaded[1].local_account, loaded[1].custom_configs.len()),
         (None, 0)
     );
     let refused = local_accounts::delete(&tx, ann).await;
@@ -106,42 +115,44 @@ async fn what_an_instance_starts_with_is_kept_and_cannot_go_before_it() {
     drop(tx);
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    instances::delete(&tx, made.id).await.expect("deleted");
+    instances::delete(&tx, created.id).await.expect("deleted");
     local_accounts::delete(&tx, ann).await.expect("free");
     custom_configs::delete(&tx, ntp).await.expect("free");
     tx.commit().await.expect("committed");
 }
 
 #[tokio::test]
-async fn an_instance_starts_with_nothing_of_another_project() {
+async fn an_instance_cannot_use_resources_of_another_project() {
     let store = fresh_store().await;
-    let theirs = project(&store, "theirs").await;
-    let (ann, [ntp, _]) = first_start(&store, theirs).await;
-    let ours = project(&store, "ours").await;
-    for (account, configs, wanted) in [
+    let theirs = create_project(&store, "theirs").await;
+    let (ann, [ntp, _]) = create_account_and_configs(&store, theirs).await;
+    let ours = create_project(&store, "ours").await;
+    for (account, configs, expected) in [
         (Some(ann), Vec::new(), "localAccountID"),
         (None, vec![ntp], "customConfigID"),
     ] {
-        let refused = starting_with(&store, ours, account, configs).await;
-        let Err(StoreError::Conflict(Conflict::Dangling { field, .. })) = refused else {
+        let refused = create_instance_with(&store, ours, account, configs).await;
+        let Err(StoreError::Conflict(Conflict::MissingReference { field, .. })) = refused else {
             panic!("{refused:?}");
         };
-        assert_eq!(field, wanted);
+        assert_eq!(field, expected);
     }
 }
 
 #[tokio::test]
-async fn a_change_of_an_instance_touches_only_what_it_names() {
+async fn a_change_of_an_instance_affects_only_the_given_fields() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, before) = node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let (_, before) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let other = OsSpec {
         name: "Debian 13".into(),
         image_id: "13".into(),
         ..bookworm()
     };
-    let other = os_profiles::create(&tx, &other, NOON).await.expect("made");
+    let other = os_profiles::create(&tx, &other, NOON)
+        .await
+        .expect("created");
     let later = NOON + TimeDelta::hours(1);
     let change = InstanceChange {
         os: Some(other.id),
@@ -149,11 +160,11 @@ async fn a_change_of_an_instance_touches_only_what_it_names() {
         ..InstanceChange::default()
     };
     let after = instances::change(&tx, before.id, &change, later).await;
-    let mut wanted = before.clone();
-    wanted.summary.os = other.id;
-    wanted.kind = InstanceKind::Unspecified;
-    wanted.updated_at = later;
-    assert_eq!(after.expect("changed"), wanted);
+    let mut expected = before.clone();
+    expected.summary.os = other.id;
+    expected.kind = InstanceKind::Unspecified;
+    expected.updated_at = later;
+    assert_eq!(after.expect("changed"), expected);
     tx.commit().await.expect("committed");
 
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -162,20 +173,20 @@ async fn a_change_of_an_instance_touches_only_what_it_names() {
         ..InstanceChange::default()
     };
     let refused = instances::change(&tx, before.id, &nowhere, later).await;
-    let Err(StoreError::Conflict(Conflict::Dangling { field, .. })) = refused else {
+    let Err(StoreError::Conflict(Conflict::MissingReference { field, .. })) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(field, "osID");
 }
 
 #[tokio::test]
-async fn an_entry_of_the_catalogue_changes_its_architecture_labels_and_signatures_only() {
+async fn a_profile_changes_only_its_architecture_labels_and_signatures() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let made = os_profiles::create(&tx, &bookworm(), NOON)
+    let created = os_profiles::create(&tx, &bookworm(), NOON)
         .await
-        .expect("made");
+        .expect("created");
     let later = NOON + TimeDelta::hours(1);
     let spec = OsSpec {
         name: "another".into(),
@@ -184,7 +195,7 @@ async fn an_entry_of_the_catalogue_changes_its_architecture_labels_and_signature
         image_signatures: vec![signature("1"), signature("2")],
         ..bookworm()
     };
-    let changed = os_profiles::change(&tx, made.id, &spec, later).await;
+    let changed = os_profiles::change(&tx, created.id, &spec, later).await;
     let changed = changed.expect("changed");
     assert_eq!(
         changed.spec,
@@ -199,16 +210,16 @@ async fn an_entry_of_the_catalogue_changes_its_architecture_labels_and_signature
 }
 
 #[tokio::test]
-async fn what_a_node_says_is_kept_in_one_statement() {
+async fn the_state_of_a_node_is_saved_in_one_statement() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, instance) = node(&store, tenant, 1).await;
-    let (counting, sent) = counting(&store);
+    let tenant = create_project(&store, "ours").await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    let (counting, sent) = counting_store(&store);
     let tx = counting.tenant(tenant).await.expect("a transaction");
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     let state = async || {
-        let found = instances::find(&tx, instance.id).await;
-        found.expect("it is there").current
+        let stored = instances::find(&tx, instance.id).await;
+        stored.expect("found").current
     };
     for (provisioned, expected) in [
         (false, InstanceState::Unspecified),
@@ -221,23 +232,23 @@ async fn what_a_node_says_is_kept_in_one_statement() {
         assert_eq!(state().await, expected);
     }
     node.instance = InstanceId::nth(4_711);
-    let nobody = nodes::save(&tx, &node).await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { .. })));
+    let missing = nodes::save(&tx, &node).await;
+    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
 }
 
 #[tokio::test]
-async fn an_instance_is_told_with_its_slots_and_the_images_that_failed() {
+async fn the_details_of_an_instance_have_its_slots_and_failed_images() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, instance) = node(&store, tenant, 1).await;
-    let told = async |facts: Value| {
+    let tenant = create_project(&store, "ours").await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    let load_images = async |facts: Value| {
         let tx = store.tenant(tenant).await.expect("a transaction");
         let mut node = nodes::lock(&tx, host.id).await.expect("locked");
         node.facts = facts;
         nodes::save(&tx, &node).await.expect("saved");
-        let whole = instances::find_whole(&tx, instance.id).await;
+        let result = instances::find_details(&tx, instance.id).await;
         tx.commit().await.expect("committed");
-        whole.map(|(whole, _)| (whole.slots, whole.failed_images))
+        result.map(|(details, _)| (details.slots, details.failed_images))
     };
     let slot = |name: &str, state: &str, image_id: &str| ImageSlot {
         name: name.into(),
@@ -250,52 +261,68 @@ async fn an_instance_is_told_with_its_slots_and_the_images_that_failed() {
         image_id: "1.1".into(),
         why: "it did not come up in 3 boots".into(),
     }];
-    let said = json!({"slots": slots, "badImages": failed});
-    assert_eq!(told(said).await.expect("whole"), (slots, failed));
-    // One that is updated by packages has none, and an older server kept none.
-    for said in [json!({"slots": [], "badImages": []}), json!({})] {
-        assert_eq!(told(said).await.expect("whole"), (vec![], vec![]));
+    let reported = json!({"slots": slots, "badImages": failed});
+    assert_eq!(
+        load_images(reported).await.expect("details"),
+        (slots, failed)
+    );
+    // A node that is updated by packages has neither, and an older server stored neither.
+    for reported in [json!({"slots": [], "badImages": []}), json!({})] {
+        assert_eq!(
+            load_images(reported).await.expect("details"),
+            (vec![], vec![])
+        );
     }
     for nonsense in [json!({"slots": 5}), json!({"badImages": [5]})] {
-        let refused = told(nonsense).await.expect_err("it makes no sense");
+        let refused = load_images(nonsense).await.expect_err("a corrupt value");
         assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused:?}");
     }
 }
 
 #[tokio::test]
-async fn what_was_invalidated_stays_so_whatever_its_node_says() {
+async fn an_invalidated_instance_stays_invalidated() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, instance) = node(&store, tenant, 1).await;
-    spoke(&store, tenant, &host).await;
+    let tenant = create_project(&store, "ours").await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    save_as_own_agent(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let running = instances::find(&tx, instance.id).await.expect("there");
+    let running = instances::find(&tx, instance.id).await.expect("found");
     assert_eq!(running.current, InstanceState::Running);
-    assert!(world(&tx, &host, Reading::Look(NOON)).await.known.trusted);
+    assert!(
+        read_decision_input(&tx, &host, ReadMode::Preview(NOON))
+            .await
+            .facts
+            .trusted
+    );
     for hours in 1..3 {
         let now = NOON + TimeDelta::hours(hours);
         let done = instances::invalidate(&tx, instance.id, now).await;
-        done.expect("invalidated, and once more");
+        done.expect("invalidated");
     }
     tx.commit().await.expect("committed");
 
-    spoke(&store, tenant, &host).await;
+    save_as_own_agent(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let shown = instances::find(&tx, instance.id).await.expect("there");
+    let stored = instances::find(&tx, instance.id).await.expect("found");
     assert_eq!(
-        (shown.desired, shown.current),
+        (stored.desired, stored.current),
         (InstanceState::Untrusted, InstanceState::Untrusted)
     );
-    assert_eq!(shown.updated_at, NOON + TimeDelta::hours(1));
-    assert_eq!(shown.summary.status.text, hosts::INVALIDATED);
-    assert!(!world(&tx, &host, Reading::Look(NOON)).await.known.trusted);
+    assert_eq!(stored.updated_at, NOON + TimeDelta::hours(1));
+    assert_eq!(stored.summary.status.text, hosts::INVALIDATED_STATUS);
+    assert!(
+        !read_decision_input(&tx, &host, ReadMode::Preview(NOON))
+            .await
+            .facts
+            .trusted
+    );
     drop(tx);
 
     let fleet = store.fleet().await.expect("a transaction");
-    contacts::heard(&fleet, vec![contact(tenant, instance.id, NOON)])
+    contacts::record_contacts(&fleet, vec![contact(tenant, instance.id, NOON)])
         .await
-        .expect("noted");
+        .expect("recorded");
     let days = NOON + TimeDelta::days(3);
-    let silent = nodes::silence(&fleet, days, days, 10).await;
-    assert!(silent.expect("looked").is_empty());
+    let silent = nodes::mark_silent_nodes(&fleet, days, days, 10).await;
+    assert!(silent.expect("silent nodes").is_empty());
 }

@@ -1,4 +1,4 @@
-//! Lists without a database: what is there, which of it fits a filter, and in which order it stands.
+//! Lists without a database: an oracle for filters and orders.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -6,22 +6,22 @@ use std::collections::HashMap;
 use chrono::{DateTime, SubsecRound};
 use evenkeel_domain::Time;
 use evenkeel_domain::filter::{
-    Comparison, Condition, Edge, Field, FieldKind, Filter, LabelCondition, OrderKey, Pattern,
-    Resource,
+    Comparison, Edge, FieldCondition, FieldKind, Filter, FilterField, LabelCondition, OrderKey,
+    Pattern, Resource,
 };
 
-/// A resource by its kind and the bits of its id; what has no id of its own has a number.
-pub type Ref = (Resource, u32);
+/// A record by its resource and the bits of its id; records without an id are numbered.
+pub type RecordRef = (Resource, u32);
 
-/// What is in a field.
+/// Value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// A text or an id.
     Text(String),
-    /// A value of an enumeration, by its name.
-    Word(String),
+    /// An enumeration value, by its name.
+    Enumeration(String),
     Number(Option<i64>),
-    Truth(bool),
+    Bool(bool),
     Time(Option<Time>),
 }
 
@@ -55,44 +55,47 @@ impl From<Time> for Cell {
     }
 }
 
-/// A value of an enumeration.
-pub fn word(name: &str) -> Cell {
-    Cell::Word(name.to_owned())
+/// An enumeration value.
+pub fn enumeration(name: &str) -> Cell {
+    Cell::Enumeration(name.to_owned())
 }
 
-/// A resource.
+/// A stored resource.
 #[derive(Clone, Debug)]
-pub struct Thing {
-    of: Resource,
+pub struct Record {
+    resource: Resource,
     bits: u32,
     cells: HashMap<&'static str, Cell>,
-    edges: HashMap<&'static str, Vec<Ref>>,
+    edges: HashMap<&'static str, Vec<RecordRef>>,
     labels: Vec<(String, String)>,
 }
 
-impl Thing {
-    /// One in which nothing is set but these.
+impl Record {
+    /// A record in which only `cells` are set.
     pub fn new(
-        of: Resource,
+        resource: Resource,
         bits: u32,
         cells: impl IntoIterator<Item = (&'static str, Cell)>,
     ) -> Self {
-        let unset = |field: &'static Field| {
+        let unset = |field: &'static FilterField| {
             let cell = match field.kind {
                 FieldKind::Id(_) | FieldKind::Text => Cell::from(""),
-                FieldKind::Enumeration(_) => word("unspecified"),
+                FieldKind::Enumeration(_) => enumeration("unspecified"),
                 FieldKind::Number => Cell::Number(None),
-                FieldKind::Truth => Cell::Truth(false),
-                FieldKind::Seconds | FieldKind::Moment => Cell::Time(None),
+                FieldKind::Bool => Cell::Bool(false),
+                FieldKind::UnixSeconds | FieldKind::Rfc3339Time => Cell::Time(None),
             };
             (field.name, cell)
         };
-        let mut all: HashMap<_, _> = of.fields().iter().map(unset).collect();
+        let mut all: HashMap<_, _> = resource.fields().iter().map(unset).collect();
         for (name, cell) in cells {
-            assert!(all.insert(name, cell).is_some(), "{of:?} has no {name}");
+            assert!(
+                all.insert(name, cell).is_some(),
+                "{resource:?} has no {name}"
+            );
         }
         Self {
-            of,
+            resource,
             bits,
             cells: all,
             edges: HashMap::new(),
@@ -100,25 +103,25 @@ impl Thing {
         }
     }
 
-    /// The same with labels, which are shown as a text as well.
-    pub fn labelled(mut self, labels: impl IntoIterator<Item = (String, String)>) -> Self {
+    /// Adds labels, also as the text of the field `metadata`.
+    pub fn with_labels(mut self, labels: impl IntoIterator<Item = (String, String)>) -> Self {
         self.labels = labels.into_iter().collect();
         let one = |(key, value): &(String, String)| {
             format!("{{\"key\":\"{key}\",\"value\":\"{value}\"}}")
         };
-        let shown: Vec<_> = self.labels.iter().map(one).collect();
-        let shown = match shown.as_slice() {
+        let rendered: Vec<_> = self.labels.iter().map(one).collect();
+        let rendered = match rendered.as_slice() {
             [] => String::new(),
             all => format!("[{}]", all.join(",")),
         };
-        self.cells.insert("metadata", shown.into());
+        self.cells.insert("metadata", rendered.into());
         self
     }
 
-    /// The same with an edge to these.
-    pub fn leading(mut self, edge: &'static str, to: impl IntoIterator<Item = u32>) -> Self {
-        let known = self.of.edge(edge).expect("an edge of the domain");
-        let to = to.into_iter().map(|bits| (known.to, bits)).collect();
+    /// Adds an edge to records.
+    pub fn with_edge(mut self, edge: &'static str, to: impl IntoIterator<Item = u32>) -> Self {
+        let definition = self.resource.edge(edge).expect("an edge of the domain");
+        let to = to.into_iter().map(|bits| (definition.to, bits)).collect();
         self.edges.insert(edge, to);
         self
     }
@@ -128,126 +131,146 @@ impl Thing {
     }
 }
 
-/// Everything there is.
+/// All records.
 #[derive(Debug, Default)]
-pub struct Model {
-    things: HashMap<Ref, Thing>,
+pub struct ListingOracle {
+    records: HashMap<RecordRef, Record>,
 }
 
-impl Model {
-    pub fn add(&mut self, thing: Thing) {
-        let twice = self.things.insert((thing.of, thing.bits), thing);
-        assert!(twice.is_none(), "{twice:?} is there twice");
+impl ListingOracle {
+    pub fn add(&mut self, record: Record) {
+        let twice = self.records.insert((record.resource, record.bits), record);
+        assert!(twice.is_none(), "{twice:?} was added twice");
     }
 
-    /// Adds the edges that lead to many: the other direction of those that lead to one.
-    pub fn close(
+    /// Adds the edges to many records: the reverse of the edges to one.
+    pub fn add_reverse_edges(
         &mut self,
         many: &'static str,
         one: &'static str,
         (from, to): (Resource, Resource),
     ) {
-        let mut found: HashMap<Ref, Vec<Ref>> = HashMap::new();
-        for thing in self.things.values().filter(|thing| thing.of == from) {
-            for end in thing.edges.get(one).into_iter().flatten() {
-                found.entry(*end).or_default().push((thing.of, thing.bits));
+        let mut sources: HashMap<RecordRef, Vec<RecordRef>> = HashMap::new();
+        for record in self
+            .records
+            .values()
+            .filter(|record| record.resource == from)
+        {
+            for end in record.edges.get(one).into_iter().flatten() {
+                sources
+                    .entry(*end)
+                    .or_default()
+                    .push((record.resource, record.bits));
             }
         }
-        for thing in self.things.values_mut().filter(|thing| thing.of == to) {
-            let ends = found.remove(&(thing.of, thing.bits)).unwrap_or_default();
-            thing.edges.insert(many, ends);
+        for record in self
+            .records
+            .values_mut()
+            .filter(|record| record.resource == to)
+        {
+            let ends = sources
+                .remove(&(record.resource, record.bits))
+                .unwrap_or_default();
+            record.edges.insert(many, ends);
         }
     }
 
-    pub fn all(&self, of: Resource) -> impl Iterator<Item = &Thing> {
-        self.things.values().filter(move |thing| thing.of == of)
+    pub fn records_of(&self, resource: Resource) -> impl Iterator<Item = &Record> {
+        self.records
+            .values()
+            .filter(move |record| record.resource == resource)
     }
 
-    /// The ids of a list.
-    pub fn list(&self, of: Resource, filter: Option<&Filter>, order: &[OrderKey]) -> Vec<u32> {
-        let fits = |thing: &&Thing| filter.is_none_or(|filter| self.holds(thing, filter));
-        let mut found: Vec<_> = self.all(of).filter(fits).collect();
-        found.sort_by(|one, other| compare(one, other, order));
-        found.into_iter().map(|thing| thing.bits).collect()
+    /// Ids of the matching records, in order.
+    pub fn list(
+        &self,
+        resource: Resource,
+        filter: Option<&Filter>,
+        order: &[OrderKey],
+    ) -> Vec<u32> {
+        let fits = |record: &&Record| filter.is_none_or(|filter| self.is_match(record, filter));
+        let mut matching: Vec<_> = self.records_of(resource).filter(fits).collect();
+        matching.sort_by(|one, other| compare(one, other, order));
+        matching.into_iter().map(|record| record.bits).collect()
     }
 
-    fn holds(&self, thing: &Thing, filter: &Filter) -> bool {
+    fn is_match(&self, record: &Record, filter: &Filter) -> bool {
         match filter {
-            Filter::All(parts) => parts.iter().all(|part| self.holds(thing, part)),
-            Filter::Any(parts) => parts.iter().any(|part| self.holds(thing, part)),
-            Filter::Not(part) => !self.holds(thing, part),
-            Filter::Exists(path) => !self.ends(thing, path).is_empty(),
+            Filter::All(parts) => parts.iter().all(|part| self.is_match(record, part)),
+            Filter::Any(parts) => parts.iter().any(|part| self.is_match(record, part)),
+            Filter::Not(part) => !self.is_match(record, part),
+            Filter::Exists(path) => !self.follow_path(record, path).is_empty(),
             Filter::Test(test) => self
-                .ends(thing, &test.path)
+                .follow_path(record, &test.path)
                 .iter()
-                .any(|end| is(end.cell(test.field.name), test.field, &test.condition)),
+                .any(|end| cell_matches(end.cell(test.field.name), test.field, &test.condition)),
             Filter::Label {
                 path,
                 key,
                 condition,
-            } => self.ends(thing, path).iter().any(|end| {
-                let found = end.labels.iter().find(|(known, _)| known == key);
-                found.is_some_and(|(_, value)| match condition {
+            } => self.follow_path(record, path).iter().any(|end| {
+                let label = end.labels.iter().find(|(name, _)| name == key);
+                label.is_some_and(|(_, value)| match condition {
                     LabelCondition::Present => true,
-                    LabelCondition::Is(wanted) => value == wanted,
+                    LabelCondition::Is(expected) => value == expected,
                     LabelCondition::IsNot(other) => value != other,
                 })
             }),
         }
     }
 
-    /// What is at the end of a path.
-    fn ends<'a>(&'a self, thing: &'a Thing, path: &[&'static Edge]) -> Vec<&'a Thing> {
-        let mut here = vec![thing];
+    /// Records at the end of a path.
+    fn follow_path<'a>(&'a self, record: &'a Record, path: &[&'static Edge]) -> Vec<&'a Record> {
+        let mut reached = vec![record];
         for edge in path {
-            let next = here
+            let next = reached
                 .iter()
-                .flat_map(|thing| thing.edges.get(edge.name).into_iter().flatten());
-            here = next.filter_map(|end| self.things.get(end)).collect();
+                .flat_map(|record| record.edges.get(edge.name).into_iter().flatten());
+            reached = next.filter_map(|end| self.records.get(end)).collect();
         }
-        here
+        reached
     }
 }
 
-fn is(cell: &Cell, field: &Field, condition: &Condition) -> bool {
+fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) -> bool {
     match (cell, condition) {
-        (Cell::Text(text), Condition::Unset) => text.is_empty(),
-        (Cell::Text(text), Condition::Contains(pattern)) => has(text, pattern),
-        (Cell::Text(text), Condition::Exactly(wanted)) => text == wanted,
-        (Cell::Text(text), Condition::Not(other)) => !text.is_empty() && text != other,
-        (Cell::Word(name), Condition::Unset) => name == "unspecified",
-        (Cell::Word(name), Condition::Is(wanted)) => name == wanted,
-        (Cell::Word(name), Condition::IsNot(other)) => name != other,
-        (Cell::Number(number), Condition::Unset) => number.is_none(),
-        (Cell::Number(number), Condition::Number(comparison, wanted)) => {
-            compares(number.unwrap_or(0).cmp(wanted), *comparison)
+        (Cell::Text(text), FieldCondition::Unset) => text.is_empty(),
+        (Cell::Text(text), FieldCondition::Contains(pattern)) => matches_pattern(text, pattern),
+        (Cell::Text(text), FieldCondition::Exactly(expected)) => text == expected,
+        (Cell::Text(text), FieldCondition::Not(other)) => !text.is_empty() && text != other,
+        (Cell::Enumeration(name), FieldCondition::Unset) => name == "unspecified",
+        (Cell::Enumeration(name), FieldCondition::Is(expected)) => name == expected,
+        (Cell::Enumeration(name), FieldCondition::IsNot(other)) => name != other,
+        (Cell::Number(number), FieldCondition::Unset) => number.is_none(),
+        (Cell::Number(number), FieldCondition::Number(comparison, expected)) => {
+            satisfies(number.unwrap_or(0).cmp(expected), *comparison)
         }
-        (Cell::Truth(truth), Condition::Truth(wanted)) => truth == wanted,
-        (Cell::Time(time), Condition::Unset) => time.is_none(),
-        (Cell::Time(time), Condition::Time(comparison, wanted)) => {
-            let digits = if field.kind == FieldKind::Seconds {
+        (Cell::Bool(value), FieldCondition::Bool(expected)) => value == expected,
+        (Cell::Time(time), FieldCondition::Unset) => time.is_none(),
+        (Cell::Time(time), FieldCondition::Time(comparison, expected)) => {
+            let digits = if field.kind == FieldKind::UnixSeconds {
                 0
             } else {
                 3
             };
-            let shown = time.map(|time| time.trunc_subsecs(digits));
-            shown.is_some_and(|shown| compares(shown.cmp(wanted), *comparison))
+            let truncated = time.map(|time| time.trunc_subsecs(digits));
+            truncated.is_some_and(|truncated| satisfies(truncated.cmp(expected), *comparison))
         }
         _ => false,
     }
 }
 
-fn has(text: &str, pattern: &Pattern) -> bool {
+fn matches_pattern(text: &str, pattern: &Pattern) -> bool {
     let text = text.to_lowercase();
     let mut rest = text.as_str();
     pattern.pieces().iter().all(|piece| {
-        let found = rest.split_once(piece.to_lowercase().as_str());
-        rest = found.map_or("", |(_, after)| after);
-        found.is_some()
+        let split = rest.split_once(piece.to_lowercase().as_str());
+        rest = split.map_or("", |(_, after)| after);
+        split.is_some()
     })
 }
 
-fn compares(order: Ordering, comparison: Comparison) -> bool {
+fn satisfies(order: Ordering, comparison: Comparison) -> bool {
     match comparison {
         Comparison::Equal => order.is_eq(),
         Comparison::NotEqual => order.is_ne(),
@@ -258,19 +281,21 @@ fn compares(order: Ordering, comparison: Comparison) -> bool {
     }
 }
 
-fn compare(one: &Thing, other: &Thing, order: &[OrderKey]) -> Ordering {
+fn compare(one: &Record, other: &Record, order: &[OrderKey]) -> Ordering {
     let by_key = |key: &OrderKey| {
         let order = match (one.cell(key.field.name), other.cell(key.field.name)) {
-            // As the numbers that they are.
+            // Ids compare as numbers.
             _ if matches!(key.field.kind, FieldKind::Id(_)) => one.bits.cmp(&other.bits),
-            (Cell::Text(a), Cell::Text(b)) | (Cell::Word(a), Cell::Word(b)) => a.cmp(b),
+            (Cell::Text(a), Cell::Text(b)) | (Cell::Enumeration(a), Cell::Enumeration(b)) => {
+                a.cmp(b)
+            }
             (Cell::Number(a), Cell::Number(b)) => a.unwrap_or(0).cmp(&b.unwrap_or(0)),
-            (Cell::Truth(a), Cell::Truth(b)) => a.cmp(b),
+            (Cell::Bool(a), Cell::Bool(b)) => a.cmp(b),
             (Cell::Time(a), Cell::Time(b)) => {
                 let of = |time: &Option<Time>| time.unwrap_or(DateTime::UNIX_EPOCH);
                 of(a).cmp(&of(b))
             }
-            (a, b) => panic!("{a:?} is of another kind than {b:?}"),
+            (a, b) => panic!("cannot compare {a:?} with {b:?}"),
         };
         if key.descending {
             order.reverse()

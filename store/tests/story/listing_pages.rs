@@ -5,13 +5,13 @@ use evenkeel_store::Tx;
 use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::testing::fresh_store;
 
-use crate::house::list;
-use crate::listing_world::world;
+use crate::fixtures::parse_listing;
+use crate::listing_fixture::create_listing_project;
 
-/// Lists of everything there is: one that is tallied, one that is counted, one that is looked through.
-const EVERYTHING: [&str; 3] = ["", "NOT name == 'nothing'", "NOT name = 'nothing'"];
+/// Filters that match everything: counted by tally, by an index and by a wide search.
+const MATCH_ALL_FILTERS: [&str; 3] = ["", "NOT name == 'nothing'", "NOT name = 'nothing'"];
 
-/// Orders with much that is alike and much that is not there.
+/// Orders with many equal and many missing values.
 const ORDERS: [(Resource, &[&str]); 3] = [
     (
         Resource::Host,
@@ -31,28 +31,28 @@ const ORDERS: [(Resource, &[&str]); 3] = [
     (Resource::Site, &["name desc", "siteLat"]),
 ];
 
-/// Reads pages from everywhere and holds each against the same part of the list.
-async fn pages_are_parts(tx: &Tx, listing: &Listing, whole: &[u32], what: &str) {
-    for offset in 0..=whole.len() + 2 {
-        let rest = whole.get(offset..).unwrap_or_default();
+/// Reads pages from every offset and compares each with the same part of the list.
+async fn assert_pages_are_parts(tx: &Tx, listing: &Listing, all_ids: &[u32], label: &str) {
+    for offset in 0..=all_ids.len() + 2 {
+        let rest = all_ids.get(offset..).unwrap_or_default();
         for limit in [3, 50] {
-            let from = listing::From::Offset(offset as u64);
+            let from = listing::PageStart::Offset(offset as u64);
             let chosen = listing::page(tx, listing, &from, limit as u64).await;
-            let chosen = chosen.unwrap_or_else(|error| panic!("{what}: {error:?}"));
-            let (wanted, behind) = rest.split_at(rest.len().min(limit));
-            assert_eq!(chosen.ids, wanted, "{what}: {limit} from {offset}");
-            assert_eq!(chosen.total, whole.len() as u64, "{what}");
+            let chosen = chosen.unwrap_or_else(|error| panic!("{label}: {error:?}"));
+            let (expected, behind) = rest.split_at(rest.len().min(limit));
+            assert_eq!(chosen.ids, expected, "{label}: {limit} from {offset}");
+            assert_eq!(chosen.total, all_ids.len() as u64, "{label}");
             let Some(key) = chosen.next else {
-                assert!(behind.is_empty(), "{what}: {limit} from {offset}");
+                assert!(behind.is_empty(), "{label}: {limit} from {offset}");
                 continue;
             };
-            let from = listing::From::After(key);
+            let from = listing::PageStart::After(key);
             let next = listing::page(tx, listing, &from, 3).await;
-            let next = next.unwrap_or_else(|error| panic!("{what}: {error:?}"));
-            let wanted = &behind[..behind.len().min(3)];
-            assert_eq!(next.ids, wanted, "{what}: after {limit} from {offset}");
-            assert_eq!(next.total, whole.len() as u64, "{what}");
-            assert_eq!(next.next.is_none(), behind.len() <= 3, "{what}");
+            let next = next.unwrap_or_else(|error| panic!("{label}: {error:?}"));
+            let expected = &behind[..behind.len().min(3)];
+            assert_eq!(next.ids, expected, "{label}: after {limit} from {offset}");
+            assert_eq!(next.total, all_ids.len() as u64, "{label}");
+            assert_eq!(next.next.is_none(), behind.len() <= 3, "{label}");
         }
     }
 }
@@ -60,34 +60,34 @@ async fn pages_are_parts(tx: &Tx, listing: &Listing, whole: &[u32], what: &str) 
 #[tokio::test]
 async fn a_page_is_the_same_part_of_its_list_from_either_end() {
     let store = fresh_store().await;
-    let (tenant, model) = world(&store).await;
+    let (tenant, oracle) = create_listing_project(&store).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     for (resource, orders) in ORDERS {
         for order in orders {
-            for filter in EVERYTHING {
-                let listing = list(resource, filter, order);
-                let whole = model.list(resource, listing.filter.as_ref(), &listing.order);
-                assert!(whole.len() > 10, "{resource:?}");
-                let what = format!("{resource:?} {filter} by {order}");
-                pages_are_parts(&tx, &listing, &whole, &what).await;
+            for filter in MATCH_ALL_FILTERS {
+                let listing = parse_listing(resource, filter, order);
+                let all_ids = oracle.list(resource, listing.filter.as_ref(), &listing.order);
+                assert!(all_ids.len() > 10, "{resource:?}");
+                let label = format!("{resource:?} {filter} by {order}");
+                assert_pages_are_parts(&tx, &listing, &all_ids, &label).await;
             }
         }
     }
 }
 
-/// A part of a text that nothing has, and a page behind the end of what has one.
+/// A search without a match, and a page after the end of a list.
 #[tokio::test]
-async fn an_empty_page_knows_how_long_its_list_is() {
+async fn an_empty_page_has_the_total_of_its_list() {
     let store = fresh_store().await;
-    let (tenant, model) = world(&store).await;
+    let (tenant, oracle) = create_listing_project(&store).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     for filter in ["name = 'no such name'", "name = 'edge'"] {
-        let listing = list(Resource::Host, filter, "name");
-        let whole = model.list(Resource::Host, listing.filter.as_ref(), &listing.order);
-        let from = listing::From::Offset(100);
+        let listing = parse_listing(Resource::Host, filter, "name");
+        let all_ids = oracle.list(Resource::Host, listing.filter.as_ref(), &listing.order);
+        let from = listing::PageStart::Offset(100);
         let chosen = listing::page(&tx, &listing, &from, 10).await;
         let chosen = chosen.expect("a page");
         assert_eq!((chosen.ids.len(), chosen.next), (0, None));
-        assert_eq!(chosen.total, whole.len() as u64, "{filter}");
+        assert_eq!(chosen.total, all_ids.len() as u64, "{filter}");
     }
 }

@@ -1,12 +1,12 @@
-//! Lists of the database against lists without one, with filters and orders as chance has them.
+//! Compares lists of the database with the oracle, with random filters and orders.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{SubsecRound, TimeDelta};
 use evenkeel_domain::filter::{
-    Comparison, Condition, Edge, Field, FieldKind, Filter, LabelCondition, OrderKey, Pattern,
-    Resource, Test,
+    Comparison, Edge, FieldCondition, FieldKind, FieldTest, Filter, FilterField, LabelCondition,
+    OrderKey, Pattern, Resource,
 };
 use evenkeel_store::Tx;
 use evenkeel_store::listing::{self, Listing};
@@ -17,28 +17,28 @@ use proptest::sample::{Index, select, subsequence};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::house::NOON;
-use crate::listing_oracle::{Cell, Model};
-use crate::listing_world::{LISTED, world};
+use crate::fixtures::NOON;
+use crate::listing_fixture::{LISTED_RESOURCES, create_listing_project};
+use crate::listing_oracle::{Cell, ListingOracle};
 
-/// What can stand at the end of a path.
+/// A test at the end of a path.
 #[derive(Clone, Debug)]
 enum Leaf {
-    There,
-    Field(&'static Field, Condition),
+    Exists,
+    Field(&'static FilterField, FieldCondition),
     Label(&'static str, LabelCondition),
 }
 
-/// What filters are made of.
-struct Parts {
-    /// The paths from a resource, also the empty one, and where they lead.
+/// Parts that filters are built from.
+struct FilterParts {
+    /// Paths from a resource, including the empty one, and the resource that each leads to.
     paths: Vec<(Vec<&'static Edge>, Resource)>,
-    /// What can be asked of each resource.
-    leaves: HashMap<Resource, Vec<Leaf>>,
+    /// Tests for each resource.
+    leaf_tests: HashMap<Resource, Vec<Leaf>>,
 }
 
-impl Parts {
-    fn of(resource: Resource, model: &Model) -> Self {
+impl FilterParts {
+    fn new(resource: Resource, oracle: &ListingOracle) -> Self {
         let mut paths = vec![(Vec::new(), resource)];
         let mut next = 0;
         while next < paths.len() {
@@ -54,19 +54,21 @@ impl Parts {
             }
         }
         let ends: HashSet<_> = paths.iter().map(|(_, end)| *end).collect();
-        let leaves = ends.into_iter().map(|end| (end, leaves(end, model)));
+        let leaf_tests = ends
+            .into_iter()
+            .map(|end| (end, leaf_tests_for(end, oracle)));
         Self {
-            leaves: leaves.collect(),
+            leaf_tests: leaf_tests.collect(),
             paths,
         }
     }
 
-    fn leaf(&self, (path, end): &(Vec<&'static Edge>, Resource), index: Index) -> Filter {
+    fn build_filter(&self, (path, end): &(Vec<&'static Edge>, Resource), index: Index) -> Filter {
         let path = path.clone();
-        match index.get(&self.leaves[end]).clone() {
-            Leaf::There if path.is_empty() => Filter::All(Vec::new()),
-            Leaf::There => Filter::Exists(path),
-            Leaf::Field(field, condition) => Filter::Test(Test {
+        match index.get(&self.leaf_tests[end]).clone() {
+            Leaf::Exists if path.is_empty() => Filter::All(Vec::new()),
+            Leaf::Exists => Filter::Exists(path),
+            Leaf::Field(field, condition) => Filter::Test(FieldTest {
                 path,
                 field,
                 condition,
@@ -80,55 +82,58 @@ impl Parts {
     }
 }
 
-fn leaves(end: Resource, model: &Model) -> Vec<Leaf> {
-    let mut leaves = vec![Leaf::There];
+fn leaf_tests_for(end: Resource, oracle: &ListingOracle) -> Vec<Leaf> {
+    let mut leaf_tests = vec![Leaf::Exists];
     for field in end.fields() {
-        // A sample is enough: what is there is alike.
-        let cells: Vec<_> = model.all(end).map(|thing| thing.cell(field.name)).collect();
+        // A sample of the values is enough, because they resemble each other.
+        let cells: Vec<_> = oracle
+            .records_of(end)
+            .map(|record| record.cell(field.name))
+            .collect();
         let conditions = match field.kind {
-            FieldKind::Id(_) | FieldKind::Text => texts(&cells),
+            FieldKind::Id(_) | FieldKind::Text => text_conditions(&cells),
             FieldKind::Enumeration(values) => values
                 .names
                 .iter()
-                .flat_map(|name| [Condition::Is(name), Condition::IsNot(name)])
+                .flat_map(|name| [FieldCondition::Is(name), FieldCondition::IsNot(name)])
                 .collect(),
-            FieldKind::Number => numbers(&cells),
-            FieldKind::Truth => vec![Condition::Truth(true), Condition::Truth(false)],
-            FieldKind::Seconds => times(&cells, 0),
-            FieldKind::Moment => times(&cells, 3),
+            FieldKind::Number => number_conditions(&cells),
+            FieldKind::Bool => vec![FieldCondition::Bool(true), FieldCondition::Bool(false)],
+            FieldKind::UnixSeconds => time_conditions(&cells, 0),
+            FieldKind::Rfc3339Time => time_conditions(&cells, 3),
         };
-        leaves.extend(conditions.into_iter().map(|c| Leaf::Field(field, c)));
-        if field.kind != FieldKind::Truth {
-            leaves.push(Leaf::Field(field, Condition::Unset));
+        leaf_tests.extend(conditions.into_iter().map(|c| Leaf::Field(field, c)));
+        if field.kind != FieldKind::Bool {
+            leaf_tests.push(Leaf::Field(field, FieldCondition::Unset));
         }
     }
     if end.has_labels() {
         for key in ["city", "example.com/rack", "none"] {
-            leaves.push(Leaf::Label(key, LabelCondition::Present));
+            leaf_tests.push(Leaf::Label(key, LabelCondition::Present));
             for value in ["ulm", "1", "", "%"] {
-                leaves.push(Leaf::Label(key, LabelCondition::Is(value.to_owned())));
-                leaves.push(Leaf::Label(key, LabelCondition::IsNot(value.to_owned())));
+                leaf_tests.push(Leaf::Label(key, LabelCondition::Is(value.to_owned())));
+                leaf_tests.push(Leaf::Label(key, LabelCondition::IsNot(value.to_owned())));
             }
         }
     }
-    leaves
+    leaf_tests
 }
 
-fn texts(cells: &[&Cell]) -> Vec<Condition> {
+fn text_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
     let texts = cells.iter().filter_map(|cell| match cell {
         Cell::Text(text) => Some(text.as_str()),
         _ => None,
     });
-    let mut known: BTreeSet<&str> = texts.take(6).collect();
-    known.extend(["e", "a_", "%", "\\", "no such text", "\0"]);
-    let contains = |pieces: Vec<String>| Pattern::new(pieces).map(Condition::Contains);
+    let mut samples: BTreeSet<&str> = texts.take(6).collect();
+    samples.extend(["e", "a_", "%", "\\", "no such text", "\0"]);
+    let contains = |pieces: Vec<String>| Pattern::new(pieces).map(FieldCondition::Contains);
     let mut conditions = vec![
-        Condition::Exactly(String::new()),
-        Condition::Not(String::new()),
+        FieldCondition::Exactly(String::new()),
+        FieldCondition::Not(String::new()),
     ];
-    for text in known {
-        conditions.push(Condition::Exactly(text.to_owned()));
-        conditions.push(Condition::Not(text.to_owned()));
+    for text in samples {
+        conditions.push(FieldCondition::Exactly(text.to_owned()));
+        conditions.push(FieldCondition::Not(text.to_owned()));
         let letters: Vec<_> = text.chars().map(String::from).collect();
         let part = letters.iter().skip(1).take(4).cloned().collect::<String>();
         let ends = [letters.first(), letters.last()];
@@ -144,39 +149,43 @@ fn texts(cells: &[&Cell]) -> Vec<Condition> {
     conditions
 }
 
-fn numbers(cells: &[&Cell]) -> Vec<Condition> {
-    let known = cells.iter().filter_map(|cell| match cell {
+fn number_conditions(cells: &[&Cell]) -> Vec<FieldCondition> {
+    let samples = cells.iter().filter_map(|cell| match cell {
         Cell::Number(number) => *number,
         _ => None,
     });
-    let known = known.take(6).chain([0, -1, i64::MAX, i64::MIN]);
-    let all = known.flat_map(|n| {
+    let samples = samples.take(6).chain([0, -1, i64::MAX, i64::MIN]);
+    let all = samples.flat_map(|n| {
         Comparison::ALL
             .iter()
-            .map(move |c| Condition::Number(*c, n))
+            .map(move |c| FieldCondition::Number(*c, n))
     });
     all.collect()
 }
 
-fn times(cells: &[&Cell], digits: u16) -> Vec<Condition> {
-    let known = cells.iter().filter_map(|cell| match cell {
+fn time_conditions(cells: &[&Cell], digits: u16) -> Vec<FieldCondition> {
+    let samples = cells.iter().filter_map(|cell| match cell {
         Cell::Time(time) => *time,
         _ => None,
     });
-    let known = known.take(6).flat_map(|time| {
-        let shown = time.trunc_subsecs(digits);
-        [time, shown, shown + TimeDelta::seconds(1)]
+    let samples = samples.take(6).flat_map(|time| {
+        let truncated = time.trunc_subsecs(digits);
+        [time, truncated, truncated + TimeDelta::seconds(1)]
     });
-    let known = known.chain([NOON, chrono::DateTime::<chrono::Utc>::MAX_UTC]);
-    let all = known.flat_map(|t| Comparison::ALL.iter().map(move |c| Condition::Time(*c, t)));
+    let samples = samples.chain([NOON, chrono::DateTime::<chrono::Utc>::MAX_UTC]);
+    let all = samples.flat_map(|t| {
+        Comparison::ALL
+            .iter()
+            .map(move |c| FieldCondition::Time(*c, t))
+    });
     all.collect()
 }
 
-fn filters(parts: &Arc<Parts>) -> BoxedStrategy<Filter> {
+fn any_filter(parts: &Arc<FilterParts>) -> BoxedStrategy<Filter> {
     let paths = parts.paths.clone();
     let parts = Arc::clone(parts);
     let leaf = (select(paths), any::<Index>())
-        .prop_map(move |(path, index)| parts.leaf(&path, index))
+        .prop_map(move |(path, index)| parts.build_filter(&path, index))
         .boxed();
     leaf.prop_recursive(3, 10, 3, |inner| {
         prop_oneof![
@@ -188,11 +197,11 @@ fn filters(parts: &Arc<Parts>) -> BoxedStrategy<Filter> {
     .boxed()
 }
 
-fn orders(resource: Resource) -> BoxedStrategy<Vec<OrderKey>> {
-    let fields: Vec<&'static Field> = resource.fields().iter().collect();
-    let most = fields.len().min(3);
+fn any_order(resource: Resource) -> BoxedStrategy<Vec<OrderKey>> {
+    let fields: Vec<&'static FilterField> = resource.fields().iter().collect();
+    let max_keys = fields.len().min(3);
     (
-        subsequence(fields, 0..=most).prop_shuffle(),
+        subsequence(fields, 0..=max_keys).prop_shuffle(),
         any::<[bool; 3]>(),
     )
         .prop_map(|(fields, descending)| {
@@ -203,14 +212,14 @@ fn orders(resource: Resource) -> BoxedStrategy<Vec<OrderKey>> {
         .boxed()
 }
 
-async fn whole(tx: &Tx, listing: &Listing) -> (Vec<u32>, u64) {
-    let chosen = listing::page(tx, listing, &listing::From::Offset(0), 10_000).await;
-    let chosen = chosen.unwrap_or_else(|error| panic!("{}: {error:?}", told(listing)));
+async fn load_all(tx: &Tx, listing: &Listing) -> (Vec<u32>, u64) {
+    let chosen = listing::page(tx, listing, &listing::PageStart::Offset(0), 10_000).await;
+    let chosen = chosen.unwrap_or_else(|error| panic!("{}: {error:?}", describe(listing)));
     assert_eq!(chosen.next, None, "all fits into one page");
     (chosen.ids, chosen.total)
 }
 
-fn told(listing: &Listing) -> String {
+fn describe(listing: &Listing) -> String {
     let filter = listing.filter.as_ref().map(ToString::to_string);
     let order = listing
         .order
@@ -225,42 +234,42 @@ fn told(listing: &Listing) -> String {
 }
 
 #[tokio::test]
-async fn the_database_finds_what_a_walk_over_everything_finds() {
+async fn the_database_finds_what_the_oracle_finds() {
     let store = fresh_store().await;
-    let (tenant, model) = world(&store).await;
+    let (tenant, oracle) = create_listing_project(&store).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     let mut runner = TestRunner::default();
-    for resource in LISTED {
-        let parts = Arc::new(Parts::of(*resource, &model));
-        let filters = filters(&parts);
+    for resource in LISTED_RESOURCES {
+        let parts = Arc::new(FilterParts::new(*resource, &oracle));
+        let filters = any_filter(&parts);
         for _ in 0..150 {
             let filter = filters.new_tree(&mut runner).expect("a filter").current();
-            let wanted = model.list(*resource, Some(&filter), &[]);
+            let expected = oracle.list(*resource, Some(&filter), &[]);
             let listing = Listing {
                 resource: *resource,
                 filter: Some(filter),
                 within: None,
                 order: Vec::new(),
             };
-            let (found, total) = whole(&tx, &listing).await;
-            assert_eq!(found, wanted, "{}", told(&listing));
-            assert_eq!(total, wanted.len() as u64, "{}", told(&listing));
+            let (ids, total) = load_all(&tx, &listing).await;
+            assert_eq!(ids, expected, "{}", describe(&listing));
+            assert_eq!(total, expected.len() as u64, "{}", describe(&listing));
         }
     }
 }
 
-/// Every leaf by itself, so that chance leaves none out.
+/// Tests every leaf on its own, because random filters may miss some.
 #[tokio::test]
-async fn every_condition_on_every_field_means_the_same_with_and_without_a_database() {
+async fn every_condition_on_every_field_agrees_with_the_oracle() {
     let store = fresh_store().await;
-    let (tenant, model) = world(&store).await;
+    let (tenant, oracle) = create_listing_project(&store).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
-    for resource in LISTED {
-        let parts = Parts::of(*resource, &model);
-        for leaf in &parts.leaves[resource] {
+    for resource in LISTED_RESOURCES {
+        let parts = FilterParts::new(*resource, &oracle);
+        for leaf in &parts.leaf_tests[resource] {
             let filter = match leaf.clone() {
-                Leaf::There => continue,
-                Leaf::Field(field, condition) => Filter::Test(Test {
+                Leaf::Exists => continue,
+                Leaf::Field(field, condition) => Filter::Test(FieldTest {
                     path: Vec::new(),
                     field,
                     condition,
@@ -271,30 +280,30 @@ async fn every_condition_on_every_field_means_the_same_with_and_without_a_databa
                     condition,
                 },
             };
-            let wanted = model.list(*resource, Some(&filter), &[]).len() as u64;
+            let expected = oracle.list(*resource, Some(&filter), &[]).len() as u64;
             let listing = Listing {
                 resource: *resource,
                 filter: Some(filter),
                 within: None,
                 order: Vec::new(),
             };
-            let found = listing::count(&tx, &listing).await;
-            let found = found.unwrap_or_else(|error| panic!("{}: {error:?}", told(&listing)));
-            assert_eq!(found, wanted, "{}", told(&listing));
+            let total = listing::count(&tx, &listing).await;
+            let total = total.unwrap_or_else(|error| panic!("{}: {error:?}", describe(&listing)));
+            assert_eq!(total, expected, "{}", describe(&listing));
         }
     }
 }
 
 #[tokio::test]
-async fn a_list_is_the_same_by_pages_by_keys_and_by_a_cursor() {
-    const SIZE: usize = 4;
+async fn a_list_is_the_same_by_offset_by_key_and_by_cursor() {
+    const PAGE_SIZE: usize = 4;
     let store = fresh_store().await;
-    let (tenant, model) = world(&store).await;
+    let (tenant, oracle) = create_listing_project(&store).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     let mut runner = TestRunner::default();
-    for resource in LISTED {
-        let parts = Arc::new(Parts::of(*resource, &model));
-        let lists = (filters(&parts), any::<bool>(), orders(*resource));
+    for resource in LISTED_RESOURCES {
+        let parts = Arc::new(FilterParts::new(*resource, &oracle));
+        let lists = (any_filter(&parts), any::<bool>(), any_order(*resource));
         for _ in 0..20 {
             let tree = lists.new_tree(&mut runner).expect("a list");
             let (filter, is_filtered, order) = tree.current();
@@ -304,22 +313,27 @@ async fn a_list_is_the_same_by_pages_by_keys_and_by_a_cursor() {
                 within: None,
                 order,
             };
-            let wanted = model.list(*resource, listing.filter.as_ref(), &listing.order);
-            assert_eq!(whole(&tx, &listing).await.0, wanted, "{}", told(&listing));
-            let by_offset = by_offset(&tx, &listing, SIZE).await;
-            assert_eq!(by_offset, wanted, "{}", told(&listing));
-            let by_key = by_key(&tx, &listing, SIZE).await;
-            assert_eq!(by_key, wanted, "{}", told(&listing));
-            let by_cursor = by_cursor(&tx, &listing, SIZE).await;
-            assert_eq!(by_cursor, wanted, "{}", told(&listing));
+            let expected = oracle.list(*resource, listing.filter.as_ref(), &listing.order);
+            assert_eq!(
+                load_all(&tx, &listing).await.0,
+                expected,
+                "{}",
+                describe(&listing)
+            );
+            let by_offset = list_by_offset(&tx, &listing, PAGE_SIZE).await;
+            assert_eq!(by_offset, expected, "{}", describe(&listing));
+            let by_key = list_by_key(&tx, &listing, PAGE_SIZE).await;
+            assert_eq!(by_key, expected, "{}", describe(&listing));
+            let by_cursor = list_by_cursor(&tx, &listing, PAGE_SIZE).await;
+            assert_eq!(by_cursor, expected, "{}", describe(&listing));
         }
     }
 }
 
-async fn by_offset(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
+async fn list_by_offset(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
     let mut ids = Vec::new();
     loop {
-        let from = listing::From::Offset(ids.len() as u64);
+        let from = listing::PageStart::Offset(ids.len() as u64);
         let chosen = listing::page(tx, listing, &from, size as u64).await;
         let chosen = chosen.expect("a page");
         let is_last = chosen.next.is_none();
@@ -331,31 +345,31 @@ async fn by_offset(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
     }
 }
 
-async fn by_key(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
-    let (mut ids, mut from) = (Vec::new(), listing::From::Offset(0));
+async fn list_by_key(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
+    let (mut ids, mut from) = (Vec::new(), listing::PageStart::Offset(0));
     loop {
         let chosen = listing::page(tx, listing, &from, size as u64).await;
-        let chosen = chosen.unwrap_or_else(|error| panic!("{}: {error:?}", told(listing)));
+        let chosen = chosen.unwrap_or_else(|error| panic!("{}: {error:?}", describe(listing)));
         ids.extend(chosen.ids);
         let Some(key) = chosen.next else {
             return ids;
         };
-        // As a client carries it.
-        let key = listing::Key::parse(&key.token()).expect("a token");
-        from = listing::From::After(key);
+        // Through a token, as a client passes it.
+        let key = listing::PageKey::parse(&key.token()).expect("a token");
+        from = listing::PageStart::After(key);
     }
 }
 
-async fn by_cursor(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
+async fn list_by_cursor(tx: &Tx, listing: &Listing, size: usize) -> Vec<u32> {
     let mut cursor = listing::open(tx, listing, 0).await.expect("a cursor");
     let mut ids = Vec::new();
     loop {
-        let most = u32::try_from(size).expect("a small number");
-        let found = cursor.next(tx, most).await.expect("a part");
-        if found.is_empty() {
+        let limit = u32::try_from(size).expect("a small number");
+        let part = cursor.next(tx, limit).await.expect("a part");
+        if part.is_empty() {
             cursor.close(tx).await.expect("closed");
             return ids;
         }
-        ids.extend(found);
+        ids.extend(part);
     }
 }

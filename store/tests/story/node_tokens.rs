@@ -1,4 +1,4 @@
-//! Which host a token of one of the ancestor's nodes speaks for.
+//! Bindings of external tokens to hosts.
 
 use chrono::TimeDelta;
 use evenkeel_domain::id::HostId;
@@ -7,11 +7,11 @@ use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, StoreError, hosts, node_tokens};
 use futures_util::future::join_all;
 
-use crate::house::{NOON, project, registration};
+use crate::fixtures::{NOON, create_project, registration};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
-async fn host(store: &Store, tenant: TenantId, n: u128) -> HostId {
+async fn register_host(store: &Store, tenant: TenantId, n: u128) -> HostId {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let host = hosts::register(&tx, &registration(n), NOON).await;
     tx.commit().await.expect("committed");
@@ -28,46 +28,54 @@ async fn bind(store: &Store, tenant: TenantId, token: u8, host: HostId) -> HostI
 #[tokio::test]
 async fn a_token_belongs_to_the_host_that_used_it_first() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (one, another) = (host(&store, tenant, 1).await, host(&store, tenant, 2).await);
+    let tenant = create_project(&store, "ours").await;
+    let (one, another) = (
+        register_host(&store, tenant, 1).await,
+        register_host(&store, tenant, 2).await,
+    );
     assert_eq!(bind(&store, tenant, 7, one).await, one);
     assert_eq!(bind(&store, tenant, 7, one).await, one);
     assert_eq!(bind(&store, tenant, 7, another).await, one);
     assert_eq!(bind(&store, tenant, 8, another).await, another);
-    // Tokens of other projects are others.
-    let theirs = project(&store, "theirs").await;
-    let host = host(&store, theirs, 1).await;
+    // A token of another project has its own binding.
+    let theirs = create_project(&store, "theirs").await;
+    let host = register_host(&store, theirs, 1).await;
     assert_eq!(bind(&store, theirs, 7, host).await, host);
 }
 
 #[tokio::test]
-async fn of_several_who_use_a_token_at_once_one_is_the_first() {
+async fn concurrent_uses_bind_a_token_to_one_host() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let mut hosts = Vec::new();
     for n in 1..=6 {
-        hosts.push(host(&store, tenant, n).await);
+        hosts.push(register_host(&store, tenant, n).await);
     }
     let bound = join_all(hosts.iter().map(|host| bind(&store, tenant, 7, *host))).await;
     assert!(bound.iter().all(|host| *host == bound[0]), "{bound:?}");
 }
 
 #[tokio::test]
-async fn a_token_is_forgotten_with_its_host_and_when_it_has_expired() {
+async fn a_binding_is_deleted_with_its_host_and_after_its_expiry() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (one, another) = (host(&store, tenant, 1).await, host(&store, tenant, 2).await);
+    let tenant = create_project(&store, "ours").await;
+    let (one, another) = (
+        register_host(&store, tenant, 1).await,
+        register_host(&store, tenant, 2).await,
+    );
     bind(&store, tenant, 7, one).await;
     bind(&store, tenant, 8, another).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     hosts::delete(&tx, one).await.expect("deleted");
-    let found = node_tokens::find(&tx, &[7; 32]).await.expect("an answer");
-    assert_eq!(found, None);
+    let binding = node_tokens::find(&tx, &[7; 32]).await.expect("an answer");
+    assert_eq!(binding, None);
     tx.commit().await.expect("committed");
 
     let clean = async |before| {
         let tx = store.fleet().await.expect("a transaction");
-        let removed = node_tokens::clean(&tx, before, 10).await.expect("cleaned");
+        let removed = node_tokens::delete_expired(&tx, before, 10)
+            .await
+            .expect("cleaned");
         tx.commit().await.expect("committed");
         removed
     };
@@ -77,12 +85,12 @@ async fn a_token_is_forgotten_with_its_host_and_when_it_has_expired() {
 }
 
 #[tokio::test]
-async fn there_must_be_a_host() {
+async fn a_binding_needs_a_host() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let nobody = HostId::nth(1);
-    let refused = node_tokens::bind(&tx, &[7; 32], nobody, NOON + HOUR, NOON).await;
+    let missing = HostId::nth(1);
+    let refused = node_tokens::bind(&tx, &[7; 32], missing, NOON + HOUR, NOON).await;
     assert!(
         matches!(refused, Err(StoreError::Conflict(_))),
         "{refused:?}"

@@ -7,11 +7,14 @@ use evenkeel_domain::id::{InstanceId, PolicyId, SiteId};
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::pause::{Pause, PauseScope};
 use evenkeel_domain::schedule::ScheduleTarget;
-use evenkeel_store::decisions::Reading;
+use evenkeel_store::decisions::ReadMode;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Actor, StoreError, changes, orders, pauses, policies, schedules, sites};
 
-use crate::house::{NOON, assign, latest, node, project, site, spoke, stands_at, window, world};
+use crate::fixtures::{
+    NOON, assign, create_latest_policy, create_node, create_project, create_site, move_to_site,
+    read_decision_input, save_as_own_agent, window,
+};
 
 fn order(kind: OrderKind) -> Order {
     Order {
@@ -35,71 +38,76 @@ fn pause(scope: PauseScope) -> Pause {
 #[tokio::test]
 async fn many_instances_are_ordered_at_once() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let theirs = project(&store, "theirs").await;
-    let (_, one) = node(&store, tenant, 1).await;
-    let (_, other) = node(&store, tenant, 2).await;
-    let (_, foreign) = node(&store, theirs, 3).await;
+    let tenant = create_project(&store, "ours").await;
+    let theirs = create_project(&store, "theirs").await;
+    let (_, one) = create_node(&store, tenant, 1).await;
+    let (_, other) = create_node(&store, tenant, 2).await;
+    let (_, foreign) = create_node(&store, theirs, 3).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let wanted = [one.id, other.id, foreign.id, InstanceId::nth(4_000)];
-    let mut given = orders::set(&tx, &wanted, &order(OrderKind::Now))
+    let requested = [one.id, other.id, foreign.id, InstanceId::nth(4_000)];
+    let mut ordered = orders::set(&tx, &requested, &order(OrderKind::Now))
         .await
         .expect("ordered");
-    given.sort_unstable();
+    ordered.sort_unstable();
     let mut ours = [one.id, other.id];
     ours.sort_unstable();
-    assert_eq!(given, ours);
-    // The latest order of an instance replaces the one before.
+    assert_eq!(ordered, ours);
+    // The latest order of an instance replaces the previous one.
     let cancel = order(OrderKind::Cancel);
     orders::set(&tx, &[one.id], &cancel).await.expect("ordered");
-    let kept = orders::find(&tx, one.id).await.expect("an answer");
-    assert_eq!(kept, Some(cancel));
-    orders::clear(&tx, other.id).await.expect("taken back");
+    let stored = orders::find(&tx, one.id).await.expect("an answer");
+    assert_eq!(stored, Some(cancel));
+    orders::clear(&tx, other.id).await.expect("cleared");
     assert_eq!(orders::find(&tx, other.id).await.expect("an answer"), None);
 }
 
 #[tokio::test]
 async fn an_ordered_update_needs_no_window() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, instance) = node(&store, tenant, 1).await;
-    spoke(&store, tenant, &host).await;
-    let policy = latest(&store, tenant).await;
+    let tenant = create_project(&store, "ours").await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    save_as_own_agent(&store, tenant, &host).await;
+    let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let before = world(&tx, &host, Reading::Look(NOON)).await.decide(NOON);
-    assert_eq!(before.because, Reason::NoWindow);
+    let before = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
+        .await
+        .decide(NOON);
+    assert_eq!(before.reason, Reason::NoWindow);
     let now = order(OrderKind::Now);
     orders::set(&tx, &[instance.id], &now)
         .await
         .expect("ordered");
-    let read = world(&tx, &host, Reading::Look(NOON)).await;
-    assert_eq!(read.wanted.order, Some(now));
+    let read = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
+    assert_eq!(read.desired.order, Some(now));
     assert_eq!(read.decide(NOON).act.name(), "apply");
 }
 
 #[tokio::test]
-async fn a_pause_concerns_what_it_is_for() {
+async fn a_pause_applies_only_to_its_scope() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, _) = node(&store, tenant, 1).await;
-    spoke(&store, tenant, &host).await;
-    let (here, there) = (
-        site(&store, tenant, None).await,
-        site(&store, tenant, None).await,
+    let tenant = create_project(&store, "ours").await;
+    let (host, _) = create_node(&store, tenant, 1).await;
+    save_as_own_agent(&store, tenant, &host).await;
+    let (own_site, other_site) = (
+        create_site(&store, tenant, None).await,
+        create_site(&store, tenant, None).await,
     );
-    stands_at(&store, tenant, &host, here.id).await;
-    let (policy, other) = (latest(&store, tenant).await, latest(&store, tenant).await);
+    move_to_site(&store, tenant, &host, own_site.id).await;
+    let (policy, other) = (
+        create_latest_policy(&store, tenant).await,
+        create_latest_policy(&store, tenant).await,
+    );
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let open = window(ScheduleTarget::Site(here.id), -1, 1);
+    let open = window(ScheduleTarget::Site(own_site.id), -1, 1);
     schedules::create(&tx, &open, NOON)
         .await
         .expect("scheduled");
     for (scope, stops) in [
         (PauseScope::Project, true),
-        (PauseScope::Site(here.id), true),
-        (PauseScope::Site(there.id), false),
+        (PauseScope::Site(own_site.id), true),
+        (PauseScope::Site(other_site.id), false),
         (PauseScope::Policy(policy.id), true),
         (PauseScope::Policy(other.id), false),
     ] {
@@ -109,23 +117,27 @@ async fn a_pause_concerns_what_it_is_for() {
             pauses::all(&tx).await.expect("a list"),
             std::slice::from_ref(&pause)
         );
-        let found = pauses::find(&tx, scope).await.expect("an answer");
-        assert_eq!(found, Some(pause));
-        let decision = world(&tx, &host, Reading::Look(NOON)).await.decide(NOON);
-        let paused = matches!(decision.because, Reason::Paused { .. });
-        assert_eq!(paused, stops, "{scope}: {}", decision.because);
+        let stored = pauses::find(&tx, scope).await.expect("an answer");
+        assert_eq!(stored, Some(pause));
+        let decision = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
+            .await
+            .decide(NOON);
+        let paused = matches!(decision.reason, Reason::Paused { .. });
+        assert_eq!(paused, stops, "{scope}: {}", decision.reason);
         pauses::clear(&tx, scope).await.expect("resumed");
     }
-    let decision = world(&tx, &host, Reading::Look(NOON)).await.decide(NOON);
+    let decision = read_decision_input(&tx, &host, ReadMode::Preview(NOON))
+        .await
+        .decide(NOON);
     assert_eq!(decision.act.name(), "apply");
 }
 
 #[tokio::test]
-async fn a_pause_goes_with_what_it_is_for() {
+async fn a_pause_is_deleted_with_its_scope() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let site = site(&store, tenant, None).await;
-    let policy = latest(&store, tenant).await;
+    let tenant = create_project(&store, "ours").await;
+    let site = create_site(&store, tenant, None).await;
+    let policy = create_latest_policy(&store, tenant).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     for scope in [PauseScope::Site(site.id), PauseScope::Policy(policy.id)] {
         pauses::set(&tx, &pause(scope)).await.expect("paused");
@@ -146,10 +158,10 @@ async fn a_pause_goes_with_what_it_is_for() {
 }
 
 #[tokio::test]
-async fn who_paused_and_ordered_is_in_the_change_log() {
+async fn the_change_log_names_who_paused_and_ordered() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, instance) = node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
     let actor = Actor {
         name: "alice".into(),
         request_id: "r-1".into(),
@@ -167,7 +179,9 @@ async fn who_paused_and_ordered_is_in_the_change_log() {
     tx.commit().await.expect("committed");
     let tx = store.tenant(tenant).await.expect("a transaction");
     for (kind, id) in [("pause", 0), ("update_order", instance.id.bits())] {
-        let log = changes::of(&tx, kind, id).await.expect("a log");
+        let log = changes::list_for_resource(&tx, kind, id)
+            .await
+            .expect("a log");
         let last = log.last().expect("an entry");
         assert_eq!(last.actor.as_deref(), Some("alice"), "{kind}");
     }

@@ -1,26 +1,28 @@
-//! What registries have, and who looks at them when.
+//! The catalogue of registries, and which server syncs it.
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::os::Sha256;
-use evenkeel_domain::os::catalogue::{CycleOutcome, CycleStep, File, FileRole, Trusted};
-use evenkeel_store::os_catalogue::{self, Artifact, Claim, CycleState, Ended, Progress};
+use evenkeel_domain::os::catalogue::{
+    CatalogFile, CycleOutcome, CycleStep, FileRole, SignatureStatus,
+};
+use evenkeel_store::os_catalogue::{self, Artifact, CycleClaim, CycleResult, CycleState, Progress};
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, FleetTx, Store, StoreError};
 use futures_util::future::join_all;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::house::{NOON, project};
+use crate::fixtures::{NOON, create_project};
 
 const REGISTRY: &str = "release";
 const LEASE: TimeDelta = TimeDelta::minutes(1);
-/// A lease that is over when it begins.
-const OVER: TimeDelta = TimeDelta::zero();
+/// A lease that expires at once.
+const EXPIRED_LEASE: TimeDelta = TimeDelta::zero();
 const ANN: Uuid = Uuid::from_u128(1);
 const BOB: Uuid = Uuid::from_u128(2);
 
-/// Does one thing in a transaction of its own.
-macro_rules! alone {
+/// Calls one function of `os_catalogue` in its own transaction.
+macro_rules! in_transaction {
     ($store:expr, $what:ident ( $($argument:expr),* )) => {{
         let tx: FleetTx = $store.fleet().await.expect("a transaction");
         let done = os_catalogue::$what(&tx $(, $argument)*).await;
@@ -29,54 +31,54 @@ macro_rules! alone {
     }};
 }
 
-// What is defined above is known in there.
-mod sides;
+// Below the macro, because macros are visible only after their definition.
+mod attachments;
 
-use sides::side;
+use attachments::attachment;
 
-async fn claim(store: &Store, holder: Uuid, lease: TimeDelta) -> Option<Claim> {
-    alone!(store, claim(REGISTRY, holder, lease))
+async fn claim(store: &Store, holder: Uuid, lease: TimeDelta) -> Option<CycleClaim> {
+    in_transaction!(store, claim(REGISTRY, holder, lease))
 }
 
-/// Wishes for a cycle and begins it.
-async fn cycle(store: &Store) -> Claim {
-    alone!(store, request(REGISTRY));
+/// Requests a cycle and begins it.
+async fn begin_cycle(store: &Store) -> CycleClaim {
+    in_transaction!(store, request(REGISTRY));
     claim(store, ANN, LEASE).await.expect("a cycle")
 }
 
-async fn state(store: &Store) -> CycleState {
-    alone!(store, state(REGISTRY)).expect("a state")
+async fn cycle_state(store: &Store) -> CycleState {
+    in_transaction!(store, state(REGISTRY)).expect("a state")
 }
 
-fn good() -> Ended {
-    Ended {
+fn good_result() -> CycleResult {
+    CycleResult {
         outcome: CycleOutcome::Good,
         message: String::new(),
         not_before: None,
     }
 }
 
-async fn finish(store: &Store, claim: &Claim) {
-    assert!(alone!(store, finish(claim, &good())));
+async fn finish(store: &Store, claim: &CycleClaim) {
+    assert!(in_transaction!(store, finish(claim, &good_result())));
 }
 
 #[tokio::test]
-async fn a_wish_is_met_by_one_cycle_however_many_want_it_and_would_look() {
+async fn requests_share_one_cycle_with_one_holder() {
     let store = fresh_store().await;
-    assert_eq!(alone!(store, state(REGISTRY)), None);
-    assert_eq!(claim(&store, ANN, LEASE).await, None, "nobody wants it");
-    assert_eq!(alone!(store, request(REGISTRY)), 1);
-    assert_eq!(alone!(store, request(REGISTRY)), 1);
+    assert_eq!(in_transaction!(store, state(REGISTRY)), None);
+    assert_eq!(claim(&store, ANN, LEASE).await, None, "no request");
+    assert_eq!(in_transaction!(store, request(REGISTRY)), 1);
+    assert_eq!(in_transaction!(store, request(REGISTRY)), 1);
     let holders = (1..=6).map(|n| claim(&store, Uuid::from_u128(n), LEASE));
     let claims: Vec<_> = join_all(holders).await.into_iter().flatten().collect();
     assert_eq!(claims.len(), 1, "{claims:?}");
     let mine = &claims[0];
     assert_eq!((mine.registry.as_str(), mine.number), (REGISTRY, 1));
-    let begun = state(&store).await;
+    let begun = cycle_state(&store).await;
     assert_eq!(
-        (begun.wanted, begun.done, begun.claimed),
+        (begun.requested, begun.done, begun.claimed),
         (1, 0, Some(1)),
-        "it is not met before its end"
+        "the request is open until the cycle ends"
     );
     assert_eq!(begun.progress.step, CycleStep::Listing);
     assert!(begun.started_at.is_some());
@@ -86,41 +88,48 @@ async fn a_wish_is_met_by_one_cycle_however_many_want_it_and_would_look() {
         finished: 3,
         total: 9,
     };
-    assert!(alone!(store, beat(mine, &progress, LEASE)));
-    assert_eq!(state(&store).await.progress, progress);
+    assert!(in_transaction!(
+        store,
+        report_progress(mine, &progress, LEASE)
+    ));
+    assert_eq!(cycle_state(&store).await.progress, progress);
     finish(&store, mine).await;
-    let ended = state(&store).await;
-    assert_eq!((ended.wanted, ended.done, ended.claimed), (1, 1, None));
+    let ended = cycle_state(&store).await;
+    assert_eq!((ended.requested, ended.done, ended.claimed), (1, 1, None));
     assert_eq!(ended.outcome, Some(CycleOutcome::Good));
     assert_eq!(
         (ended.progress.step, ended.progress.finished),
         (CycleStep::Idle, 0)
     );
     assert_eq!(ended.good_at, ended.ended_at);
-    assert_eq!(claim(&store, BOB, LEASE).await, None, "nobody wants more");
+    assert_eq!(claim(&store, BOB, LEASE).await, None, "no further request");
 }
 
 #[tokio::test]
-async fn a_wish_during_a_cycle_gets_one_of_its_own() {
+async fn a_request_during_a_cycle_gets_its_own_cycle() {
     let store = fresh_store().await;
-    let first = cycle(&store).await;
-    assert_eq!(alone!(store, request(REGISTRY)), 2);
-    assert_eq!(alone!(store, request(REGISTRY)), 2, "one for both");
-    assert_eq!(claim(&store, BOB, LEASE).await, None, "it is held");
+    let first = begin_cycle(&store).await;
+    assert_eq!(in_transaction!(store, request(REGISTRY)), 2);
+    assert_eq!(
+        in_transaction!(store, request(REGISTRY)),
+        2,
+        "one cycle for both requests"
+    );
+    assert_eq!(claim(&store, BOB, LEASE).await, None, "the lease is held");
     finish(&store, &first).await;
-    assert_eq!(state(&store).await.done, 1);
+    assert_eq!(cycle_state(&store).await.done, 1);
     let second = claim(&store, BOB, LEASE).await.expect("another cycle");
     assert_eq!(second.number, 2);
     finish(&store, &second).await;
-    assert_eq!(state(&store).await.done, 2);
+    assert_eq!(cycle_state(&store).await.done, 2);
 }
 
 #[tokio::test]
-async fn registries_are_looked_at_side_by_side() {
+async fn registries_have_independent_cycles() {
     let store = fresh_store().await;
-    cycle(&store).await;
-    assert_eq!(alone!(store, request("other")), 1);
-    let other = alone!(store, claim("other", ANN, LEASE));
+    begin_cycle(&store).await;
+    assert_eq!(in_transaction!(store, request("other")), 1);
+    let other = in_transaction!(store, claim("other", ANN, LEASE));
     assert_eq!(other.expect("a cycle").registry, "other");
     let tx = store.fleet().await.expect("a transaction");
     match os_catalogue::request(&tx, "").await {
@@ -131,119 +140,158 @@ async fn registries_are_looked_at_side_by_side() {
     }
 }
 
-/// Fails unless nothing can be done for a cycle.
-async fn is_lost(store: &Store, claim: &Claim) {
-    let progress = state(store).await.progress;
-    assert!(!alone!(store, beat(claim, &progress, LEASE)));
-    assert!(!alone!(store, keep(claim, &artifact("edge", "1"))));
-    assert!(!alone!(store, see(claim, "edge", &texts(&["1"]))));
-    assert_eq!(alone!(store, mark_gone(claim, &texts(&["edge"]), NOON)), 0);
-    assert!(!alone!(store, keep_side(claim, &side("here"), Some("[]"))));
-    assert_eq!(alone!(store, forget_sides(claim)), 0);
-    assert!(!alone!(store, finish(claim, &good())));
+/// Fails unless every write for a cycle is rejected.
+async fn assert_lost(store: &Store, claim: &CycleClaim) {
+    let progress = cycle_state(store).await.progress;
+    assert!(!in_transaction!(
+        store,
+        report_progress(claim, &progress, LEASE)
+    ));
+    assert!(!in_transaction!(
+        store,
+        store_artifact(claim, &artifact("edge", "1"))
+    ));
+    assert!(!in_transaction!(
+        store,
+        mark_seen(claim, "edge", &strings(&["1"]))
+    ));
+    assert_eq!(
+        in_transaction!(store, mark_gone(claim, &strings(&["edge"]), NOON)),
+        0
+    );
+    assert!(!in_transaction!(
+        store,
+        store_attachment(claim, &attachment("here"), Some("[]"))
+    ));
+    assert_eq!(in_transaction!(store, delete_unused_attachments(claim)), 0);
+    assert!(!in_transaction!(store, finish(claim, &good_result())));
 }
 
 #[tokio::test]
-async fn who_lets_the_lease_run_out_loses_the_cycle_to_whoever_comes() {
+async fn an_expired_lease_passes_the_cycle_to_the_next_claim() {
     let store = fresh_store().await;
-    alone!(store, request(REGISTRY));
-    let anns = claim(&store, ANN, OVER).await.expect("a cycle");
-    // Nobody came, so it is still hers.
-    assert!(alone!(store, keep(&anns, &artifact("edge", "1"))));
-    assert!(alone!(store, keep_side(&anns, &side("there"), None)));
-    let progress = state(&store).await.progress;
-    assert!(alone!(store, beat(&anns, &progress, OVER)));
-    alone!(store, request(REGISTRY));
+    in_transaction!(store, request(REGISTRY));
+    let anns = claim(&store, ANN, EXPIRED_LEASE).await.expect("a cycle");
+    // Nobody else has claimed the cycle, so it is still Ann's.
+    assert!(in_transaction!(
+        store,
+        store_artifact(&anns, &artifact("edge", "1"))
+    ));
+    assert!(in_transaction!(
+        store,
+        store_attachment(&anns, &attachment("there"), None)
+    ));
+    let progress = cycle_state(&store).await.progress;
+    assert!(in_transaction!(
+        store,
+        report_progress(&anns, &progress, EXPIRED_LEASE)
+    ));
+    in_transaction!(store, request(REGISTRY));
 
-    let bobs = claim(&store, BOB, LEASE).await.expect("the lease is over");
-    assert_eq!(bobs.number, 2, "it meets what was wished meanwhile as well");
-    let before = alone!(store, artifacts(REGISTRY, &texts(&["edge"])));
-    is_lost(&store, &anns).await;
+    let bobs = claim(&store, BOB, LEASE).await.expect("an expired lease");
+    assert_eq!(bobs.number, 2, "it includes the later request");
+    let before = in_transaction!(store, list_artifacts(REGISTRY, &strings(&["edge"])));
+    assert_lost(&store, &anns).await;
     assert_eq!(claim(&store, ANN, LEASE).await, None);
-    let after = alone!(store, artifacts(REGISTRY, &texts(&["edge"])));
+    let after = in_transaction!(store, list_artifacts(REGISTRY, &strings(&["edge"])));
     assert_eq!(after, before);
-    assert_eq!(alone!(store, sides(REGISTRY)).len(), 1);
+    assert_eq!(in_transaction!(store, list_attachments(REGISTRY)).len(), 1);
     finish(&store, &bobs).await;
-    assert_eq!(state(&store).await.done, 2);
+    assert_eq!(cycle_state(&store).await.done, 2);
 }
 
 #[tokio::test]
-async fn who_holds_a_later_cycle_does_nothing_for_an_earlier_one() {
+async fn a_later_claim_writes_nothing_for_an_earlier_cycle() {
     let store = fresh_store().await;
-    let first = cycle(&store).await;
+    let first = begin_cycle(&store).await;
     finish(&store, &first).await;
-    is_lost(&store, &first).await;
-    let second = cycle(&store).await;
+    assert_lost(&store, &first).await;
+    let second = begin_cycle(&store).await;
     assert_eq!((second.holder, second.number), (first.holder, 2));
-    is_lost(&store, &first).await;
-    assert!(alone!(store, keep(&second, &artifact("edge", "1"))));
+    assert_lost(&store, &first).await;
+    assert!(in_transaction!(
+        store,
+        store_artifact(&second, &artifact("edge", "1"))
+    ));
 }
 
 #[tokio::test]
-async fn nobody_takes_a_cycle_from_under_who_is_writing() {
+async fn a_cycle_is_not_claimed_while_its_holder_writes() {
     let store = fresh_store().await;
-    alone!(store, request(REGISTRY));
-    let anns = claim(&store, ANN, OVER).await.expect("a cycle");
+    in_transaction!(store, request(REGISTRY));
+    let anns = claim(&store, ANN, EXPIRED_LEASE).await.expect("a cycle");
     let tx = store.fleet().await.expect("a transaction");
-    let seen = os_catalogue::see(&tx, &anns, "edge", &[]).await;
-    assert!(seen.expect("an answer"));
+    let marked = os_catalogue::mark_seen(&tx, &anns, "edge", &[]).await;
+    assert!(marked.expect("an answer"));
     let take = "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
                 PERFORM FROM os_cycles FOR NO KEY UPDATE NOWAIT; END $$";
-    let busy = store.unprepared(take).await;
+    let busy = store.execute_unprepared(take).await;
     assert!(matches!(busy, Err(StoreError::Busy(_))), "{busy:?}");
     tx.commit().await.expect("committed");
-    store.unprepared(take).await.expect("free");
+    store.execute_unprepared(take).await.expect("free");
 }
 
 #[tokio::test]
-async fn of_several_that_strike_at_once_one_is_enough() {
+async fn simultaneous_occurrences_request_one_cycle() {
     let store = fresh_store().await;
     let within = TimeDelta::hours(1);
-    let strikes = (0..4).map(|_| async { alone!(store, strike(REGISTRY, within)) });
-    assert!(join_all(strikes).await.contains(&true));
-    assert_eq!(state(&store).await.wanted, 1);
+    let occurrences =
+        (0..4).map(|_| async { in_transaction!(store, request_if_due(REGISTRY, within)) });
+    assert!(join_all(occurrences).await.contains(&true));
+    assert_eq!(cycle_state(&store).await.requested, 1);
     let mine = claim(&store, ANN, LEASE).await.expect("a cycle");
-    assert!(!alone!(store, strike(REGISTRY, within)), "one has begun");
+    assert!(
+        !in_transaction!(store, request_if_due(REGISTRY, within)),
+        "a cycle has begun"
+    );
     finish(&store, &mine).await;
-    assert!(!alone!(store, strike(REGISTRY, within)), "one has ended");
-    assert_eq!(state(&store).await.wanted, 1);
-    assert!(alone!(store, strike(REGISTRY, TimeDelta::zero())));
-    assert_eq!(state(&store).await.wanted, 2);
+    assert!(
+        !in_transaction!(store, request_if_due(REGISTRY, within)),
+        "a cycle has ended"
+    );
+    assert_eq!(cycle_state(&store).await.requested, 1);
+    assert!(in_transaction!(
+        store,
+        request_if_due(REGISTRY, TimeDelta::zero())
+    ));
+    assert_eq!(cycle_state(&store).await.requested, 2);
 }
 
 #[tokio::test]
-async fn a_registry_that_asked_for_patience_is_not_asked_before() {
+async fn no_cycle_begins_before_the_time_that_the_registry_set() {
     let store = fresh_store().await;
-    let mine = cycle(&store).await;
+    let mine = begin_cycle(&store).await;
     finish(&store, &mine).await;
-    let good_at = state(&store).await.good_at;
+    let good_at = cycle_state(&store).await.good_at;
     let rest = async |until| {
-        let mine = cycle(&store).await;
-        let ended = Ended {
+        let mine = begin_cycle(&store).await;
+        let ended = CycleResult {
             outcome: CycleOutcome::Failed,
             message: "busy".to_owned(),
             not_before: Some(until),
         };
-        assert!(alone!(store, finish(&mine, &ended)));
-        alone!(store, request(REGISTRY));
+        assert!(in_transaction!(store, finish(&mine, &ended)));
+        in_transaction!(store, request(REGISTRY));
     };
     rest(DateTime::UNIX_EPOCH).await;
-    let mine = claim(&store, ANN, LEASE).await.expect("that is long over");
+    let mine = claim(&store, ANN, LEASE)
+        .await
+        .expect("a cycle after that time");
     finish(&store, &mine).await;
-    let good_since = state(&store).await.good_at;
+    let good_since = cycle_state(&store).await.good_at;
     assert!(good_since > good_at);
-    assert_eq!(state(&store).await.not_before, None);
+    assert_eq!(cycle_state(&store).await.not_before, None);
     let until = NOON + TimeDelta::days(36_500);
     rest(until).await;
     assert_eq!(claim(&store, ANN, LEASE).await, None);
-    let waiting = state(&store).await;
+    let waiting = cycle_state(&store).await;
     assert_eq!(waiting.not_before, Some(until));
     assert_eq!(waiting.outcome, Some(CycleOutcome::Failed));
     assert_eq!(waiting.message, "busy");
-    assert_eq!(waiting.good_at, good_since, "the last good one stays");
+    assert_eq!(waiting.good_at, good_since, "the last good time stays");
 }
 
-fn texts(texts: &[&str]) -> Vec<String> {
+fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|&text| text.to_owned()).collect()
 }
 
@@ -256,13 +304,13 @@ fn artifact(repository: &str, tag: &str) -> Artifact {
         title: Some(format!("{repository}.yaml")),
         manifest: Some("{}".to_owned()),
         document: Some("spec:\n".to_owned()),
-        findings: vec![json!({"kind": "unsigned", "message": "nobody signed it"})],
-        trust: Trusted::Unsigned,
+        findings: vec![json!({"kind": "unsigned", "message": "it is not signed"})],
+        trust: SignatureStatus::Unsigned,
         signature: Some(json!({"payload": "e30="})),
-        files: vec![File {
+        files: vec![CatalogFile {
             role: FileRole::Image,
             path: "files/edge.raw.xz".to_owned(),
-            place: "web:https://files.example/files/edge.raw.xz".to_owned(),
+            source: "web:https://files.example/files/edge.raw.xz".to_owned(),
             sha256: Some(Sha256::NONE),
             size: Some(5 << 30),
         }],
@@ -270,44 +318,47 @@ fn artifact(repository: &str, tag: &str) -> Artifact {
     }
 }
 
-async fn kept(store: &Store, repository: &str) -> Vec<Artifact> {
-    alone!(store, artifacts(REGISTRY, &texts(&[repository])))
+async fn load_artifacts(store: &Store, repository: &str) -> Vec<Artifact> {
+    in_transaction!(store, list_artifacts(REGISTRY, &strings(&[repository])))
 }
 
 #[tokio::test]
-async fn what_a_tag_leads_to_reads_as_it_was_kept() {
+async fn an_artifact_reads_as_it_was_stored() {
     let store = fresh_store().await;
-    let mine = cycle(&store).await;
-    let whole = artifact("edge", "0.3.1");
+    let mine = begin_cycle(&store).await;
+    let complete = artifact("edge", "0.3.1");
     let bare = Artifact {
         digest: [2; 32],
         title: None,
         manifest: None,
         document: None,
         findings: Vec::new(),
-        trust: Trusted::Off,
+        trust: SignatureStatus::Unchecked,
         signature: None,
         files: Vec::new(),
         ..artifact("edge", "0.3.2")
     };
     let elsewhere = artifact("other", "0.3.1");
-    for one in [&elsewhere, &bare, &whole] {
-        assert!(alone!(store, keep(&mine, one)));
+    for one in [&elsewhere, &bare, &complete] {
+        assert!(in_transaction!(store, store_artifact(&mine, one)));
     }
-    assert_eq!(kept(&store, "edge").await, [whole, bare]);
-    assert_eq!(kept(&store, "other").await, [elsewhere]);
-    assert_eq!(kept(&store, "none").await, []);
-    assert_eq!(alone!(store, artifacts("else", &texts(&["edge"]))), []);
+    assert_eq!(load_artifacts(&store, "edge").await, [complete, bare]);
+    assert_eq!(load_artifacts(&store, "other").await, [elsewhere]);
+    assert_eq!(load_artifacts(&store, "none").await, []);
+    assert_eq!(
+        in_transaction!(store, list_artifacts("else", &strings(&["edge"]))),
+        []
+    );
 }
 
 #[tokio::test]
-async fn of_a_tag_that_moved_it_is_known_from_where() {
+async fn a_moved_tag_has_its_previous_digest() {
     let store = fresh_store().await;
-    let first = cycle(&store).await;
+    let first = begin_cycle(&store).await;
     let old = artifact("edge", "main");
-    alone!(store, keep(&first, &old));
+    in_transaction!(store, store_artifact(&first, &old));
     finish(&store, &first).await;
-    let second = cycle(&store).await;
+    let second = begin_cycle(&store).await;
     let new = Artifact {
         digest: [2; 32],
         ..old.clone()
@@ -316,76 +367,91 @@ async fn of_a_tag_that_moved_it_is_known_from_where() {
         moved_from: Some([1; 32]),
         ..new.clone()
     };
-    alone!(store, keep(&second, &new));
-    assert_eq!(kept(&store, "edge").await.first(), Some(&moved));
-    // Looked at once more, it has not moved again.
-    alone!(store, keep(&second, &new));
-    assert_eq!(kept(&store, "edge").await.first(), Some(&moved));
-    // The last time counts, also for who only knows of the first.
+    in_transaction!(store, store_artifact(&second, &new));
+    assert_eq!(load_artifacts(&store, "edge").await.first(), Some(&moved));
+    // Stored again without a move, it keeps its previous digest.
+    in_transaction!(store, store_artifact(&second, &new));
+    assert_eq!(load_artifacts(&store, "edge").await.first(), Some(&moved));
+    // Only the last move is stored.
     let again = Artifact {
         digest: [3; 32],
         ..moved
     };
-    alone!(store, keep(&second, &again));
+    in_transaction!(store, store_artifact(&second, &again));
     let last = Artifact {
         moved_from: Some([2; 32]),
         ..again
     };
-    assert_eq!(kept(&store, "edge").await, [last]);
-    // What could not be read is nothing that a tag led to.
+    assert_eq!(load_artifacts(&store, "edge").await, [last]);
+    // An unreadable artifact is not the previous digest of a tag.
     let unread = Artifact {
         manifest: None,
         ..artifact("other", "main")
     };
-    alone!(store, keep(&second, &unread));
+    in_transaction!(store, store_artifact(&second, &unread));
     let read = Artifact {
         digest: [2; 32],
         ..artifact("other", "main")
     };
-    alone!(store, keep(&second, &read));
-    assert_eq!(kept(&store, "other").await, [read]);
+    in_transaction!(store, store_artifact(&second, &read));
+    assert_eq!(load_artifacts(&store, "other").await, [read]);
 }
 
 #[tokio::test]
-async fn a_tag_that_is_not_seen_where_tags_were_listed_is_gone_until_it_is_seen() {
+async fn an_unseen_tag_is_gone_until_it_is_seen_again() {
     let store = fresh_store().await;
-    let first = cycle(&store).await;
+    let first = begin_cycle(&store).await;
     for (repository, tag) in [("edge", "1"), ("edge", "2"), ("edge", "3"), ("other", "1")] {
-        alone!(store, keep(&first, &artifact(repository, tag)));
+        in_transaction!(store, store_artifact(&first, &artifact(repository, tag)));
     }
-    let listed = texts(&["edge"]);
-    assert_eq!(alone!(store, mark_gone(&first, &listed, NOON)), 0);
+    let listed = strings(&["edge"]);
+    assert_eq!(in_transaction!(store, mark_gone(&first, &listed, NOON)), 0);
     finish(&store, &first).await;
 
-    let second = cycle(&store).await;
-    assert!(alone!(store, see(&second, "edge", &texts(&["1", "9"]))));
-    alone!(store, keep(&second, &artifact("edge", "2")));
-    assert_eq!(alone!(store, mark_gone(&second, &listed, NOON)), 1);
+    let second = begin_cycle(&store).await;
+    assert!(in_transaction!(
+        store,
+        mark_seen(&second, "edge", &strings(&["1", "9"]))
+    ));
+    in_transaction!(store, store_artifact(&second, &artifact("edge", "2")));
+    assert_eq!(in_transaction!(store, mark_gone(&second, &listed, NOON)), 1);
     let later = NOON + TimeDelta::hours(1);
-    assert_eq!(alone!(store, mark_gone(&second, &listed, later)), 0);
-    let gone = async || -> Vec<_> {
-        let artifacts = alone!(store, artifacts(REGISTRY, &texts(&["edge", "other"])));
+    assert_eq!(
+        in_transaction!(store, mark_gone(&second, &listed, later)),
+        0
+    );
+    let gone_times = async || -> Vec<_> {
+        let artifacts = in_transaction!(
+            store,
+            list_artifacts(REGISTRY, &strings(&["edge", "other"]))
+        );
         artifacts.iter().map(|one| one.gone_at).collect()
     };
-    assert_eq!(gone().await, [None, None, Some(NOON), None]);
+    assert_eq!(gone_times().await, [None, None, Some(NOON), None]);
     finish(&store, &second).await;
 
-    let third = cycle(&store).await;
-    assert!(alone!(store, see(&third, "edge", &texts(&["3"]))));
-    assert_eq!(alone!(store, mark_gone(&third, &listed, later)), 2);
-    assert_eq!(gone().await, [Some(later), Some(later), None, None]);
-    alone!(store, keep(&third, &artifact("edge", "2")));
-    assert_eq!(gone().await, [Some(later), None, None, None]);
+    let third = begin_cycle(&store).await;
+    assert!(in_transaction!(
+        store,
+        mark_seen(&third, "edge", &strings(&["3"]))
+    ));
+    assert_eq!(in_transaction!(store, mark_gone(&third, &listed, later)), 2);
+    assert_eq!(gone_times().await, [Some(later), Some(later), None, None]);
+    in_transaction!(store, store_artifact(&third, &artifact("edge", "2")));
+    assert_eq!(gone_times().await, [Some(later), None, None, None]);
 }
 
 #[tokio::test]
-async fn what_registries_have_is_seen_by_the_fleet_alone() {
+async fn the_catalogue_is_visible_only_to_the_fleet() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let mine = cycle(&store).await;
-    alone!(store, keep(&mine, &artifact("edge", "1")));
-    alone!(store, keep_side(&mine, &side("here"), Some("[]")));
-    let seen = |scope: String, rows: u32| {
+    let tenant = create_project(&store, "ours").await;
+    let mine = begin_cycle(&store).await;
+    in_transaction!(store, store_artifact(&mine, &artifact("edge", "1")));
+    in_transaction!(
+        store,
+        store_attachment(&mine, &attachment("here"), Some("[]"))
+    );
+    let count_sql = |scope: String, rows: u32| {
         format!(
             "DO $$ DECLARE one text; seen bigint; BEGIN PERFORM set_config('evenkeel.tenant', '{scope}', true); \
              FOREACH one IN ARRAY ARRAY['os_cycles', 'os_artifacts', 'os_sides'] LOOP \
@@ -393,10 +459,10 @@ async fn what_registries_have_is_seen_by_the_fleet_alone() {
              IF seen <> {rows} THEN RAISE '% shows % rows', one, seen; END IF; END LOOP; END $$"
         )
     };
-    let fleet = seen("*".to_owned(), 1);
-    store.unprepared(&fleet).await.expect("one of each");
+    let fleet = count_sql("*".to_owned(), 1);
+    store.execute_unprepared(&fleet).await.expect("one of each");
     for scope in [tenant.to_string(), String::new()] {
-        let nothing = seen(scope, 0);
-        store.unprepared(&nothing).await.expect("nothing at all");
+        let nothing = count_sql(scope, 0);
+        store.execute_unprepared(&nothing).await.expect("no rows");
     }
 }

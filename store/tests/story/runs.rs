@@ -3,38 +3,39 @@
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::package::PackageChange;
-use evenkeel_domain::policy::{PolicySpec, Wish};
-use evenkeel_domain::run::{AttemptId, ImageChange, Origin, Patience, RunEvent, UpdateRun};
+use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
+use evenkeel_domain::run::{AttemptId, ImageChange, Origin, RunEvent, RunTimeouts, UpdateRun};
 use evenkeel_domain::schedule::ScheduleTarget;
-use evenkeel_store::decisions::Reading;
-use evenkeel_store::runs::{self, Opening, Subject, Together};
+use evenkeel_store::decisions::ReadMode;
+use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{contacts, policies, schedules};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use crate::brake::broken;
-use crate::house::{
-    NOON, assign, attempt, contact, latest, node, numbered, project, spoke, window, world,
+use crate::fixtures::{
+    NOON, assign, contact, create_latest_policy, create_node, create_project, new_attempt,
+    numbered_record, read_decision_input, save_as_own_agent, window,
 };
+use crate::limit_usage::failed_event;
 
 #[tokio::test]
-async fn a_run_is_moved_and_its_history_kept() {
+async fn a_run_advances_and_its_history_is_stored() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, instance) = node(&store, tenant, 1).await;
-    let patience = Patience::default();
+    let tenant = create_project(&store, "ours").await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
+    let timeouts = RunTimeouts::default();
     let tx = store.tenant(tenant).await.expect("a transaction");
 
-    let mut first = numbered(RunEvent::Downloading, 1);
+    let mut first = numbered_record(RunEvent::Downloading, 1);
     first.evidence.plan = Some(vec![PackageChange {
         name: "demo-hello".into(),
         architecture: "all".into(),
         before: Some("1.0".into()),
-        wanted: Some("1.1".into()),
-        found: None,
+        desired: Some("1.1".into()),
+        observed: None,
     }]);
-    let run = runs::advance(&tx, attempt(&instance, 1), &first, &patience, NOON)
+    let run = runs::advance(&tx, new_attempt(&instance, 1), &first, &timeouts, NOON)
         .await
         .expect("opened");
     for (event, number) in [
@@ -44,29 +45,29 @@ async fn a_run_is_moved_and_its_history_kept() {
     ] {
         let later = NOON + TimeDelta::minutes(i64::from(number));
         let subject = || Subject::Run(run.id);
-        let event = numbered(event, number);
-        runs::advance(&tx, subject(), &event, &patience, later)
+        let event = numbered_record(event, number);
+        runs::advance(&tx, subject(), &event, &timeouts, later)
             .await
             .expect("moved");
-        // The answer was lost, and the agent says it again.
-        runs::advance(&tx, subject(), &event, &patience, later)
+        // The agent repeats the event because the answer was lost.
+        runs::advance(&tx, subject(), &event, &timeouts, later)
             .await
-            .expect("known already");
+            .expect("already recorded");
     }
     tx.commit().await.expect("committed");
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let run = runs::find(&tx, run.id).await.expect("it is there");
+    let run = runs::find(&tx, run.id).await.expect("found");
     assert_eq!(run.state.name(), "succeeded");
     assert_eq!(run.ended_at(), Some(NOON + TimeDelta::minutes(4)));
-    assert_eq!(run.packages[0].wanted.as_deref(), Some("1.1"));
-    let told: Vec<_> = runs::events(&tx, run.id).await.expect("a history");
-    let told: Vec<_> = told
+    assert_eq!(run.packages[0].desired.as_deref(), Some("1.1"));
+    let events: Vec<_> = runs::events(&tx, run.id).await.expect("a history");
+    let events: Vec<_> = events
         .iter()
         .map(|e| format!("{} {}->{}", e.position, e.event, e.state))
         .collect();
     assert_eq!(
-        told,
+        events,
         [
             "1 downloading->downloading",
             "2 downloaded->staged",
@@ -77,153 +78,155 @@ async fn a_run_is_moved_and_its_history_kept() {
 }
 
 #[tokio::test]
-async fn a_run_says_which_image_ran_before_it_and_which_one_after() {
+async fn a_run_records_the_image_before_and_after_it() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+    let tenant = create_project(&store, "ours").await;
     let planned = ImageChange {
         profile_name: "edge".into(),
         before: "1.0".into(),
-        wanted: "1.1".into(),
+        desired: "1.1".into(),
         booted: None,
     };
     let booted = |version: &str| ImageChange {
         booted: Some(version.into()),
         ..planned.clone()
     };
-    // An agent of before tells no plan of images, or not what it has booted; one that knows nothing says so.
-    for (n, plan, end, wanted) in [
+    // An older agent sends no image plan, or not what it booted; an agent that does not know sends
+    // an empty text.
+    for (n, plan, end, expected) in [
         (1, Some(&planned), Some("1.1"), Some(booted("1.1"))),
         (2, Some(&planned), Some(""), Some(booted(""))),
         (3, Some(&planned), None, Some(planned.clone())),
         (4, None, Some("1.1"), None),
         (5, None, None, None),
     ] {
-        let (_, instance) = node(&store, tenant, n).await;
+        let (_, instance) = create_node(&store, tenant, n).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let mut first = numbered(RunEvent::Downloading, 1);
+        let mut first = numbered_record(RunEvent::Downloading, 1);
         first.evidence.image = plan.cloned();
-        let mut last = numbered(RunEvent::Finished, 3);
+        let mut last = numbered_record(RunEvent::Finished, 3);
         last.evidence.booted = end.map(str::to_owned);
-        let (subject, patience) = (attempt(&instance, n), Patience::default());
-        let run = runs::advance(&tx, subject, &first, &patience, NOON).await;
+        let (subject, timeouts) = (new_attempt(&instance, n), RunTimeouts::default());
+        let run = runs::advance(&tx, subject, &first, &timeouts, NOON).await;
         let run = run.expect("opened");
         assert_eq!(run.image.as_ref(), plan, "{n}");
-        for event in [numbered(RunEvent::Began, 2), last] {
-            let moved = runs::advance(&tx, Subject::Run(run.id), &event, &patience, NOON).await;
+        for event in [numbered_record(RunEvent::Began, 2), last] {
+            let moved = runs::advance(&tx, Subject::Run(run.id), &event, &timeouts, NOON).await;
             moved.expect("moved");
         }
         tx.commit().await.expect("committed");
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let (whole, _) = runs::find_whole(&tx, run.id).await.expect("it is there");
-        assert_eq!(whole.run.image, wanted, "{n}");
+        let (details, _) = runs::find_details(&tx, run.id).await.expect("found");
+        assert_eq!(details.run.image, expected, "{n}");
     }
 }
 
 #[tokio::test]
-async fn a_plan_that_is_told_anew_replaces_the_one_before() {
+async fn a_new_plan_replaces_the_previous_one() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, instance) = node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let (mut subject, patience) = (attempt(&instance, 1), Patience::default());
-    for (number, wanted) in [(1, "1.1"), (2, "1.2")] {
+    let (mut subject, timeouts) = (new_attempt(&instance, 1), RunTimeouts::default());
+    for (number, desired) in [(1, "1.1"), (2, "1.2")] {
         let change = ImageChange {
-            wanted: wanted.into(),
+            desired: desired.into(),
             ..ImageChange::default()
         };
-        let mut event = numbered(RunEvent::Downloading, number);
+        let mut event = numbered_record(RunEvent::Downloading, number);
         event.evidence.image = Some(change.clone());
-        let run = runs::advance(&tx, subject, &event, &patience, NOON).await;
+        let run = runs::advance(&tx, subject, &event, &timeouts, NOON).await;
         let run = run.expect("moved");
         assert_eq!(run.image, Some(change));
         subject = Subject::Run(run.id);
     }
 }
 
-/// The thousandth entry says that no more is kept, unless it is the end itself.
+/// The thousandth entry says that the history is full, unless it is the end itself.
 #[tokio::test]
-async fn events_that_come_together_are_what_they_are_one_by_one() {
+async fn a_batch_of_events_equals_single_events() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let patience = Patience::default();
-    let told = [
-        numbered(RunEvent::Downloading, 1),
-        numbered(RunEvent::Downloaded, 2),
-        // Said again, and out of turn: it does not fit, and is kept.
-        numbered(RunEvent::Downloaded, 2),
-        numbered(RunEvent::Finished, 3),
-        numbered(RunEvent::Began, 4),
-        numbered(RunEvent::VerifyBegun, 5),
-        numbered(RunEvent::Finished, 6),
-        numbered(RunEvent::Began, 7),
+    let tenant = create_project(&store, "ours").await;
+    let timeouts = RunTimeouts::default();
+    let reported = [
+        numbered_record(RunEvent::Downloading, 1),
+        numbered_record(RunEvent::Downloaded, 2),
+        // A repeated event, then one out of order: it does not fit the state and is stored in the
+        // history only.
+        numbered_record(RunEvent::Downloaded, 2),
+        numbered_record(RunEvent::Finished, 3),
+        numbered_record(RunEvent::Began, 4),
+        numbered_record(RunEvent::VerifyBegun, 5),
+        numbered_record(RunEvent::Finished, 6),
+        numbered_record(RunEvent::Began, 7),
     ];
-    for split in 1..=told.len() {
+    for split in 1..=reported.len() {
         let nth = u128::try_from(split).expect("a small number") * 2;
-        let (_, one) = node(&store, tenant, nth).await;
-        let (_, other) = node(&store, tenant, nth + 1).await;
+        let (_, one) = create_node(&store, tenant, nth).await;
+        let (_, other) = create_node(&store, tenant, nth + 1).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let mut subject = attempt(&one, nth);
-        let mut seen = Vec::new();
-        for event in &told {
-            let run = runs::advance(&tx, subject, event, &patience, NOON).await;
+        let mut subject = new_attempt(&one, nth);
+        let mut single_states = Vec::new();
+        for event in &reported {
+            let run = runs::advance(&tx, subject, event, &timeouts, NOON).await;
             let run = run.expect("moved");
             subject = Subject::Run(run.id);
-            seen.push((run.state.clone(), run.sequence, run.generation));
+            single_states.push((run.state.clone(), run.sequence, run.generation));
         }
         let Subject::Run(one) = subject else {
-            panic!("it was opened");
+            panic!("expected an opened run");
         };
-        let mut together = Vec::new();
-        let mut subject = attempt(&other, nth + 1);
-        for part in told.chunks(split) {
-            let (first, rest) = part.split_first().expect("it is not empty");
-            let (patience, now) = (&patience, NOON);
-            let part = Together {
+        let mut batch_states = Vec::new();
+        let mut subject = new_attempt(&other, nth + 1);
+        for part in reported.chunks(split) {
+            let (first, rest) = part.split_first().expect("a non-empty part");
+            let (timeouts, now) = (&timeouts, NOON);
+            let part = EventBatch {
                 first,
                 rest,
-                patience,
+                timeouts,
                 now,
             };
             let mut each = |run: &UpdateRun| {
-                together.push((run.state.clone(), run.sequence, run.generation));
+                batch_states.push((run.state.clone(), run.sequence, run.generation));
             };
-            let run = runs::advance_by(&tx, subject, &part, &mut each).await;
+            let run = runs::advance_all(&tx, subject, &part, &mut each).await;
             subject = Subject::Run(run.expect("moved").id);
         }
         let Subject::Run(other) = subject else {
-            panic!("it was opened");
+            panic!("expected an opened run");
         };
-        assert_eq!(together, seen, "in parts of {split}");
+        assert_eq!(batch_states, single_states, "in parts of {split}");
         let (one_by_one, all) = (runs::events(&tx, one).await, runs::events(&tx, other).await);
         assert_eq!(all.expect("read"), one_by_one.expect("read"));
-        let kept = runs::find(&tx, other).await.expect("it is there");
-        assert_eq!((kept.state.name(), kept.sequence), ("succeeded", 7));
+        let stored = runs::find(&tx, other).await.expect("found");
+        assert_eq!((stored.state.name(), stored.sequence), ("succeeded", 7));
         tx.commit().await.expect("committed");
     }
 }
 
 #[tokio::test]
-async fn the_end_of_a_run_keeps_its_words_wherever_it_stands_in_the_history() {
+async fn the_end_of_a_run_has_its_detail_at_any_length_of_the_history() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let patience = Patience::default();
+    let tenant = create_project(&store, "ours").await;
+    let timeouts = RunTimeouts::default();
     for end in [3, 1_000] {
-        let (_, instance) = node(&store, tenant, u128::from(end)).await;
+        let (_, instance) = create_node(&store, tenant, u128::from(end)).await;
         let tx = store.tenant(tenant).await.expect("a transaction");
-        let first = numbered(RunEvent::Downloading, 1);
-        let subject = attempt(&instance, u128::from(end));
-        let opened = runs::advance(&tx, subject, &first, &patience, NOON).await;
+        let first = numbered_record(RunEvent::Downloading, 1);
+        let subject = new_attempt(&instance, u128::from(end));
+        let opened = runs::advance(&tx, subject, &first, &timeouts, NOON).await;
         let run = opened.expect("opened").id;
         for number in 2..end {
-            let same = numbered(RunEvent::Downloading, number);
-            let told = runs::advance(&tx, Subject::Run(run), &same, &patience, NOON).await;
-            told.expect("it counts");
+            let same = numbered_record(RunEvent::Downloading, number);
+            let advanced = runs::advance(&tx, Subject::Run(run), &same, &timeouts, NOON).await;
+            advanced.expect("accepted");
         }
-        let failed = numbered(broken(), end);
-        let ended = runs::advance(&tx, Subject::Run(run), &failed, &patience, NOON).await;
+        let failed = numbered_record(failed_event(), end);
+        let ended = runs::advance(&tx, Subject::Run(run), &failed, &timeouts, NOON).await;
         assert_eq!(ended.expect("ended").state.name(), "failed");
-        let told = runs::events(&tx, run).await.expect("a history");
-        let last = told.last().expect("an end");
+        let events = runs::events(&tx, run).await.expect("a history");
+        let last = events.last().expect("an end");
         assert_eq!((last.position, last.event.as_str()), (end, "failed"));
         assert!(last.detail.contains("a script failed"), "{}", last.detail);
     }
@@ -232,12 +235,12 @@ async fn the_end_of_a_run_keeps_its_words_wherever_it_stands_in_the_history() {
 #[tokio::test]
 async fn a_run_outlives_its_policy() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, instance) = node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
+    let spec = PolicySpec::parse("all", "", DesiredUpdate::Latest).expect("a policy");
     let policy = policies::create(&tx, &spec, NOON).await.expect("created");
-    let opening = Subject::New(Box::new(Opening {
+    let opening = Subject::New(Box::new(RunOpening {
         instance: instance.id,
         name: "edge update".into(),
         description: String::new(),
@@ -249,19 +252,17 @@ async fn a_run_outlives_its_policy() {
         },
         follows: None,
     }));
-    let patience = Patience::default();
-    let begun = numbered(RunEvent::Began, 1);
-    let run = runs::advance(&tx, opening, &begun, &patience, NOON)
+    let timeouts = RunTimeouts::default();
+    let begun = numbered_record(RunEvent::Began, 1);
+    let run = runs::advance(&tx, opening, &begun, &timeouts, NOON)
         .await
         .expect("opened");
-    policies::delete(&tx, policy.id)
-        .await
-        .expect("nobody uses it");
-    let ended = numbered(RunEvent::Finished, 2);
-    runs::advance(&tx, Subject::Run(run.id), &ended, &patience, NOON)
+    policies::delete(&tx, policy.id).await.expect("unused");
+    let ended = numbered_record(RunEvent::Finished, 2);
+    runs::advance(&tx, Subject::Run(run.id), &ended, &timeouts, NOON)
         .await
         .expect("ended");
-    let run = runs::find(&tx, run.id).await.expect("it is there");
+    let run = runs::find(&tx, run.id).await.expect("found");
     assert_eq!(run.state.name(), "succeeded");
     assert_eq!(run.origin.policy, Some(policy));
 }
@@ -269,18 +270,18 @@ async fn a_run_outlives_its_policy() {
 #[tokio::test]
 async fn an_instance_has_one_open_run() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, instance) = node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
     let opened = join_all((0..8).map(|n| {
         let (store, instance) = (store.clone(), instance.clone());
         async move {
             let tx = store.tenant(tenant).await?;
-            let event = numbered(RunEvent::Downloading, 1);
+            let event = numbered_record(RunEvent::Downloading, 1);
             runs::advance(
                 &tx,
-                attempt(&instance, n),
+                new_attempt(&instance, n),
                 &event,
-                &Patience::default(),
+                &RunTimeouts::default(),
                 NOON,
             )
             .await?;
@@ -296,13 +297,13 @@ async fn an_instance_has_one_open_run() {
 }
 
 #[tokio::test]
-async fn a_decision_reads_the_whole_chain() {
+async fn a_decision_reads_the_policies_and_windows_of_its_chain() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (host, instance) = node(&store, tenant, 1).await;
-    let policy = latest(&store, tenant).await;
+    let tenant = create_project(&store, "ours").await;
+    let (host, instance) = create_node(&store, tenant, 1).await;
+    let policy = create_latest_policy(&store, tenant).await;
     assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
-    spoke(&store, tenant, &host).await;
+    save_as_own_agent(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let window = window(ScheduleTarget::Host(host.id), 1, 2);
     schedules::create(&tx, &window, NOON)
@@ -311,12 +312,16 @@ async fn a_decision_reads_the_whole_chain() {
 
     let at = |now| {
         let (tx, host) = (&tx, &host);
-        async move { world(tx, host, Reading::Look(now)).await.decide(now) }
+        async move {
+            read_decision_input(tx, host, ReadMode::Preview(now))
+                .await
+                .decide(now)
+        }
     };
     let before = at(NOON).await;
     assert_eq!(before.act.name(), "fetch");
     assert_eq!(
-        before.because.to_string(),
+        before.reason.to_string(),
         "the next window opens at 2027-01-15T09:00:00Z"
     );
     assert_eq!(at(NOON + TimeDelta::minutes(90)).await.act.name(), "apply");
@@ -326,18 +331,20 @@ async fn a_decision_reads_the_whole_chain() {
 #[tokio::test]
 async fn contacts_are_written_in_batches_and_only_forward() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    let (_, instance) = node(&store, tenant, 1).await;
-    let gone = evenkeel_domain::id::InstanceId::nth(4_000_000);
+    let tenant = create_project(&store, "ours").await;
+    let (_, instance) = create_node(&store, tenant, 1).await;
+    let unknown = evenkeel_domain::id::InstanceId::nth(4_000_000);
     for minutes in [5, 3] {
         let tx = store.fleet().await.expect("a transaction");
         let at = NOON + TimeDelta::minutes(minutes);
-        let batch = [instance.id, gone].map(|id| contact(tenant, id, at));
-        let noted = contacts::heard(&tx, batch.to_vec()).await;
-        noted.expect("noted");
+        let batch = [instance.id, unknown].map(|id| contact(tenant, id, at));
+        let recorded = contacts::record_contacts(&tx, batch.to_vec()).await;
+        recorded.expect("recorded");
         tx.commit().await.expect("committed");
     }
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let last = contacts::last(&tx, instance.id).await.expect("a time");
+    let last = contacts::last_contact(&tx, instance.id)
+        .await
+        .expect("a time");
     assert_eq!(last, Some(NOON + TimeDelta::minutes(5)));
 }

@@ -1,11 +1,11 @@
-//! How long lists are, by what was added and removed.
+//! Lengths of lists, computed from tallies of inserts and deletes.
 
 use chrono::TimeDelta;
 use evenkeel_domain::filter::{Filter, Resource};
 use evenkeel_domain::instance::Instance;
-use evenkeel_domain::run::{Patience, RunEvent, UpdateRun};
+use evenkeel_domain::run::{RunEvent, RunTimeouts, UpdateRun};
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_migrations::{Migrator, names};
+use evenkeel_migrations::{Migrator, step_names};
 use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::testing::{fresh_database, fresh_store};
 use evenkeel_store::{Store, StoreOptions, Tx, hosts, instances, projects, runs, tallies};
@@ -13,19 +13,21 @@ use futures_util::future::{join, join_all};
 use sea_orm::Database;
 use sea_orm_migration::MigratorTrait;
 
-use crate::house::{NOON, attempt, list, node, numbered, project, registration};
+use crate::fixtures::{
+    NOON, create_node, create_project, new_attempt, numbered_record, parse_listing, registration,
+};
 
-/// How many hosts, instances and runs there are, by tally and by looking at each.
+/// Number of hosts, instances and runs. Fails unless the tally equals a count of the rows.
 async fn lengths_in(tx: &Tx) -> [u64; 3] {
     let mut lengths = [0; 3];
     let tallied = [Resource::Host, Resource::Instance, Resource::Run];
     for (resource, length) in tallied.into_iter().zip(&mut lengths) {
-        let whole = list(resource, "", "");
+        let unfiltered = parse_listing(resource, "", "");
         let each = Listing {
             filter: Some(Filter::All(Vec::new())),
-            ..whole.clone()
+            ..unfiltered.clone()
         };
-        *length = listing::count(tx, &whole).await.expect("a number");
+        *length = listing::count(tx, &unfiltered).await.expect("a number");
         let looked_at = listing::count(tx, &each).await.expect("a number");
         assert_eq!(*length, looked_at, "{resource:?}");
     }
@@ -37,32 +39,32 @@ async fn lengths(store: &Store, tenant: TenantId) -> [u64; 3] {
     lengths_in(&tx).await
 }
 
-async fn ended_run(tx: &Tx, instance: &Instance, n: u128) -> UpdateRun {
-    let done = numbered(RunEvent::NothingToDo, 1);
-    let patience = Patience::default();
-    let run = runs::advance(tx, attempt(instance, n), &done, &patience, NOON).await;
-    run.expect("opened and over")
+async fn create_ended_run(tx: &Tx, instance: &Instance, n: u128) -> UpdateRun {
+    let done = numbered_record(RunEvent::NothingToDo, 1);
+    let timeouts = RunTimeouts::default();
+    let run = runs::advance(tx, new_attempt(instance, n), &done, &timeouts, NOON).await;
+    run.expect("opened and ended")
 }
 
 #[tokio::test]
-async fn a_list_is_as_long_as_what_was_added_less_what_was_removed() {
+async fn the_length_of_a_list_is_inserts_minus_deletes() {
     let store = fresh_store().await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
     assert_eq!(lengths(&store, ours).await, [0, 0, 0]);
-    node(&store, theirs, 1).await;
-    let (host, first) = node(&store, ours, 1).await;
-    let (_, second) = node(&store, ours, 2).await;
-    node(&store, ours, 3).await;
+    create_node(&store, theirs, 1).await;
+    let (host, first) = create_node(&store, ours, 1).await;
+    let (_, second) = create_node(&store, ours, 2).await;
+    create_node(&store, ours, 3).await;
     assert_eq!(lengths(&store, ours).await, [3, 3, 0]);
 
     let tx = store.tenant(ours).await.expect("a transaction");
-    ended_run(&tx, &first, 1).await;
-    ended_run(&tx, &first, 2).await;
-    let third = ended_run(&tx, &first, 3).await;
-    ended_run(&tx, &second, 4).await;
+    create_ended_run(&tx, &first, 1).await;
+    create_ended_run(&tx, &first, 2).await;
+    let third = create_ended_run(&tx, &first, 3).await;
+    create_ended_run(&tx, &second, 4).await;
     assert_eq!(lengths_in(&tx).await, [3, 3, 4]);
     tx.commit().await.expect("committed");
     let tx = store.tenant(ours).await.expect("a transaction");
@@ -70,7 +72,7 @@ async fn a_list_is_as_long_as_what_was_added_less_what_was_removed() {
     tx.commit().await.expect("committed");
     assert_eq!(lengths(&store, ours).await, [3, 3, 3]);
 
-    // Runs go with their instance.
+    // Runs are deleted with their instance.
     let tx = store.tenant(ours).await.expect("a transaction");
     instances::delete(&tx, first.id).await.expect("deleted");
     assert_eq!(lengths_in(&tx).await, [3, 2, 1]);
@@ -82,7 +84,7 @@ async fn a_list_is_as_long_as_what_was_added_less_what_was_removed() {
 
     let tx = store.fleet().await.expect("a transaction");
     let later = NOON + TimeDelta::days(40);
-    let expired = runs::expire(&tx, 30, later, 10).await;
+    let expired = runs::delete_expired(&tx, 30, later, 10).await;
     assert_eq!(expired.expect("expired"), 1);
     tx.commit().await.expect("committed");
     assert_eq!(lengths(&store, ours).await, [2, 2, 0]);
@@ -90,10 +92,10 @@ async fn a_list_is_as_long_as_what_was_added_less_what_was_removed() {
 }
 
 #[tokio::test]
-async fn what_was_not_committed_is_not_counted() {
+async fn uncommitted_rows_are_not_counted() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    node(&store, tenant, 1).await;
+    let tenant = create_project(&store, "ours").await;
+    create_node(&store, tenant, 1).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     hosts::register(&tx, &registration(2), NOON)
         .await
@@ -104,8 +106,8 @@ async fn what_was_not_committed_is_not_counted() {
     assert_eq!(lengths(&store, tenant).await, [1, 1, 0]);
 }
 
-/// Registers hosts, each by itself.
-async fn register(store: &Store, tenant: TenantId, numbers: std::ops::Range<u128>) {
+/// Registers hosts in one transaction.
+async fn register_hosts(store: &Store, tenant: TenantId, numbers: std::ops::Range<u128>) {
     let tx = store.tenant(tenant).await.expect("a transaction");
     for n in numbers {
         hosts::register(&tx, &registration(n), NOON)
@@ -117,35 +119,35 @@ async fn register(store: &Store, tenant: TenantId, numbers: std::ops::Range<u128
 
 async fn fold(store: &Store) -> u64 {
     let tx = store.fleet().await.expect("a transaction");
-    let folded = tallies::fold(&tx).await.expect("added up");
+    let folded = tallies::fold(&tx).await.expect("folded");
     tx.commit().await.expect("committed");
     folded
 }
 
 #[tokio::test]
-async fn many_differences_become_one_whoever_adds_them_up_and_whatever_is_added_meanwhile() {
+async fn concurrent_folds_and_inserts_preserve_the_length() {
     let store = fresh_store().await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
-    register(&store, theirs, 1..4).await;
-    register(&store, ours, 1..151).await;
+    register_hosts(&store, theirs, 1..4).await;
+    register_hosts(&store, ours, 1..151).await;
     let folds = join_all((0..4).map(|_| fold(&store)));
-    let (folded, ()) = join(folds, register(&store, ours, 151..171)).await;
+    let (folded, ()) = join(folds, register_hosts(&store, ours, 151..171)).await;
     let folded: u64 = folded.into_iter().sum();
     assert!(folded >= 150, "{folded}");
     assert_eq!(lengths(&store, ours).await, [170, 0, 0]);
     assert_eq!(lengths(&store, theirs).await, [3, 0, 0]);
-    assert_eq!(fold(&store).await, 0, "what is left is few");
+    assert_eq!(fold(&store).await, 0, "too few rows to fold");
     assert_eq!(lengths(&store, ours).await, [170, 0, 0]);
 }
 
 #[tokio::test]
-async fn a_reader_sees_the_same_length_before_and_after() {
+async fn a_snapshot_has_the_same_length_before_and_after_a_fold() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    register(&store, tenant, 1..151).await;
+    let tenant = create_project(&store, "ours").await;
+    register_hosts(&store, tenant, 1..151).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
     assert_eq!(lengths_in(&tx).await, [150, 0, 0]);
     assert_eq!(fold(&store).await, 150);
@@ -153,21 +155,21 @@ async fn a_reader_sees_the_same_length_before_and_after() {
     assert_eq!(lengths(&store, tenant).await, [150, 0, 0]);
 }
 
-/// Each would wait for the other otherwise.
+/// Otherwise the deletion and the fold would wait for each other.
 #[tokio::test]
-async fn what_a_project_that_goes_has_left_is_not_added_up() {
+async fn tallies_of_a_project_being_deleted_are_not_folded() {
     let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
-    register(&store, tenant, 1..151).await;
+    let tenant = create_project(&store, "ours").await;
+    register_hosts(&store, tenant, 1..151).await;
     let going = store.fleet().await.expect("a transaction");
     projects::delete(&going, tenant, true)
         .await
-        .expect("it goes");
+        .expect("deleted");
     assert_eq!(fold(&store).await, 0);
     going.commit().await.expect("committed");
     let none = "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
                 IF EXISTS (SELECT FROM tallies) THEN RAISE 'tallies are left'; END IF; END $$";
-    store.unprepared(none).await.expect("they went with it");
+    store.execute_unprepared(none).await.expect("no tallies");
 }
 
 async fn connect(url: &str) -> Store {
@@ -176,22 +178,22 @@ async fn connect(url: &str) -> Store {
 }
 
 #[tokio::test]
-async fn what_was_there_before_anybody_tallied_is_counted_as_well() {
+async fn rows_from_before_the_tallies_are_counted() {
     let url = fresh_database().await;
     let store = connect(&url).await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
-    let (_, instance) = node(&store, ours, 1).await;
-    node(&store, ours, 2).await;
-    node(&store, theirs, 1).await;
+    let (_, instance) = create_node(&store, ours, 1).await;
+    create_node(&store, ours, 2).await;
+    create_node(&store, theirs, 1).await;
     let tx = store.tenant(ours).await.expect("a transaction");
-    ended_run(&tx, &instance, 1).await;
+    create_ended_run(&tx, &instance, 1).await;
     tx.commit().await.expect("committed");
     store.close().await;
 
-    let since = names().skip_while(|name| *name != "20261123_000020_long_lists");
+    let since = step_names().skip_while(|name| *name != "20261123_000020_long_lists");
     let since = u32::try_from(since.count()).expect("a few steps");
     let db = Database::connect(&url).await.expect("connected");
     Migrator::down(&db, Some(since)).await.expect("undone");
@@ -200,21 +202,21 @@ async fn what_was_there_before_anybody_tallied_is_counted_as_well() {
     store.migrate().await.expect("migrated");
     assert_eq!(lengths(&store, ours).await, [2, 2, 1]);
     assert_eq!(lengths(&store, theirs).await, [1, 1, 0]);
-    node(&store, theirs, 2).await;
+    create_node(&store, theirs, 2).await;
     assert_eq!(lengths(&store, theirs).await, [2, 2, 0]);
 }
 
 #[tokio::test]
-async fn nothing_is_counted_in_a_table_that_was_emptied() {
+async fn an_emptied_table_has_the_length_zero() {
     let store = fresh_store().await;
     let (ours, theirs) = (
-        project(&store, "ours").await,
-        project(&store, "theirs").await,
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
     );
-    node(&store, ours, 1).await;
-    node(&store, theirs, 1).await;
+    create_node(&store, ours, 1).await;
+    create_node(&store, theirs, 1).await;
     let empty = "TRUNCATE instances CASCADE";
-    store.unprepared(empty).await.expect("emptied");
+    store.execute_unprepared(empty).await.expect("emptied");
     assert_eq!(lengths(&store, ours).await, [1, 0, 0]);
     assert_eq!(lengths(&store, theirs).await, [1, 0, 0]);
 }

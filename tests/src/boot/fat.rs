@@ -1,69 +1,69 @@
-//! The file system of a boot partition: FAT with 32 bits, read and never written.
+//! Reader for the file system of a boot partition (FAT32). Never writes.
 
 use std::ops::Range;
 
-use super::number;
+use super::read_number;
 
-/// What a file's name in the folder has: eight letters and three.
-const SHORT: (usize, usize) = (8, 3);
+/// Lengths of a short file name: eight letters and three letters of extension.
+const SHORT_NAME_LENGTHS: (usize, usize) = (8, 3);
 
-/// How long an entry of a folder is.
-const ENTRY: usize = 32;
+/// Size of a directory entry in bytes.
+const ENTRY_SIZE: usize = 32;
 
-/// Where the letters of a long name lie in an entry.
-const LONG: [Range<usize>; 3] = [1..11, 14..26, 28..32];
+/// Byte ranges of an entry that hold the letters of a long name.
+const LONG_NAME_RANGES: [Range<usize>; 3] = [1..11, 14..26, 28..32];
 
-/// The attributes of an entry.
-const FOLDER: u8 = 0x10;
-const VOLUME: u8 = 0x08;
-const IS_LONG: u8 = 0x0f;
+/// Attributes of an entry.
+const FOLDER_ATTRIBUTE: u8 = 0x10;
+const VOLUME_ATTRIBUTE: u8 = 0x08;
+const LONG_NAME_ATTRIBUTES: u8 = 0x0f;
 
-/// A cluster with this number or a higher one ends a chain.
-const END: u32 = 0x0fff_fff8;
+/// A cluster number from here on ends a chain.
+const END_OF_CHAIN: u32 = 0x0fff_fff8;
 
-/// A file system.
+/// A FAT32 file system.
 #[derive(Clone, Copy, Debug)]
-pub struct Volume<'a> {
+pub struct FatVolume<'a> {
     bytes: &'a [u8],
-    /// How long a cluster is, in bytes.
-    cluster: usize,
-    /// Where the table of chains lies, in bytes.
-    chains: usize,
-    /// Where the first cluster lies, in bytes.
-    data: usize,
-    /// The first number that is no cluster any more.
-    clusters: u32,
-    /// Where the root folder begins.
-    root: u32,
+    /// Size of a cluster in bytes.
+    cluster_size: usize,
+    /// Offset of the allocation table in bytes.
+    table_offset: usize,
+    /// Offset of the first cluster in bytes.
+    data_offset: usize,
+    /// First number that is not a cluster any more.
+    cluster_end: u32,
+    /// First cluster of the root folder.
+    root_cluster: u32,
 }
 
 /// A file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
-    /// Its name: the long one, if it has one.
+pub struct FatFile {
+    /// The long name if there is one, otherwise the short name.
     pub name: String,
-    /// Whether it is a folder.
+    /// Whether this is a folder.
     pub is_folder: bool,
-    /// How long it is, in bytes; 0 for a folder.
+    /// Size in bytes; 0 for a folder.
     pub size: usize,
-    first: u32,
+    first_cluster: u32,
 }
 
-impl<'a> Volume<'a> {
-    /// Understands the file system of a partition.
+impl<'a> FatVolume<'a> {
+    /// Parses the file system of a partition.
     pub fn open(bytes: &'a [u8]) -> Result<Self, String> {
-        Self::understood(bytes).ok_or_else(|| "the boot partition has no FAT of 32 bits".to_owned())
+        Self::parse(bytes).ok_or_else(|| "the boot partition is not FAT32".to_owned())
     }
 
-    fn understood(bytes: &'a [u8]) -> Option<Self> {
-        let small = |found: Option<u64>| usize::try_from(found?).ok();
-        let sector = small(number::<2>(bytes, 11))?;
-        let cluster = small(number::<1>(bytes, 13))?.checked_mul(sector)?;
-        let reserved = small(number::<2>(bytes, 14))?;
-        let tables = small(number::<1>(bytes, 16))?;
-        let sectors = small(number::<4>(bytes, 32))?;
-        let length = small(number::<4>(bytes, 36))?;
-        let old_length = number::<2>(bytes, 22)?;
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let small = |value: Option<u64>| usize::try_from(value?).ok();
+        let sector = small(read_number::<2>(bytes, 11))?;
+        let cluster = small(read_number::<1>(bytes, 13))?.checked_mul(sector)?;
+        let reserved = small(read_number::<2>(bytes, 14))?;
+        let tables = small(read_number::<1>(bytes, 16))?;
+        let sectors = small(read_number::<4>(bytes, 32))?;
+        let length = small(read_number::<4>(bytes, 36))?;
+        let old_length = read_number::<2>(bytes, 22)?;
         let is_known = bytes.get(510..512)? == [0x55, 0xaa]
             && sector.is_power_of_two()
             && cluster > 0
@@ -77,39 +77,41 @@ impl<'a> Volume<'a> {
         let clusters = (sectors * sector).checked_sub(data)? / cluster + 2;
         Some(Self {
             bytes,
-            cluster,
-            chains,
-            data,
-            clusters: u32::try_from(clusters).ok()?,
-            root: u32::try_from(number::<4>(bytes, 44)?).ok()?,
+            cluster_size: cluster,
+            table_offset: chains,
+            data_offset: data,
+            cluster_end: u32::try_from(clusters).ok()?,
+            root_cluster: u32::try_from(read_number::<4>(bytes, 44)?).ok()?,
         })
     }
 
-    /// What a path leads to, with `/` between its parts.
-    pub fn find(&self, path: &str) -> Option<File> {
-        let mut found = self.top();
+    /// Finds a file or folder by its path, with `/` as separator. Case does not matter.
+    pub fn find(&self, path: &str) -> Option<FatFile> {
+        let mut current = self.root_folder();
         for part in path.split('/').filter(|part| !part.is_empty()) {
-            let inside = self.list(&found);
-            found = inside
+            let inside = self.list(&current);
+            current = inside
                 .into_iter()
                 .find(|file| file.name.eq_ignore_ascii_case(part))?;
         }
-        Some(found)
+        Some(current)
     }
 
-    fn top(&self) -> File {
-        File {
+    fn root_folder(&self) -> FatFile {
+        FatFile {
             name: String::new(),
             is_folder: true,
             size: 0,
-            first: self.root,
+            first_cluster: self.root_cluster,
         }
     }
 
-    /// What is in a folder, without the folders `.` and `..`. What lies behind a broken link of its chain is not there;
-    /// nothing is in what is no folder.
-    pub fn list(&self, folder: &File) -> Vec<File> {
-        let chain = self.chain(folder.first).map_while(Result::ok);
+    /// Lists a folder without `.` and `..`. The list ends at a broken link of the cluster chain. A file
+    /// has an empty list.
+    pub fn list(&self, folder: &FatFile) -> Vec<FatFile> {
+        let chain = self
+            .cluster_ranges(folder.first_cluster)
+            .map_while(Result::ok);
         let bytes: Vec<u8> = if folder.is_folder {
             chain.flat_map(|part| &self.bytes[part]).copied().collect()
         } else {
@@ -117,27 +119,30 @@ impl<'a> Volume<'a> {
         };
         let mut files = Vec::new();
         let mut long = LongName::default();
-        for entry in bytes.chunks_exact(ENTRY).take_while(|entry| entry[0] != 0) {
+        for entry in bytes
+            .chunks_exact(ENTRY_SIZE)
+            .take_while(|entry| entry[0] != 0)
+        {
             if entry[0] == 0xe5 {
                 long = LongName::default();
-            } else if entry[11] & 0x3f == IS_LONG {
-                long.take(entry);
+            } else if entry[11] & 0x3f == LONG_NAME_ATTRIBUTES {
+                long.add_entry(entry);
             } else {
-                let name = std::mem::take(&mut long).of(&entry[..11]);
-                files.extend(file(entry, name));
+                let name = std::mem::take(&mut long).into_name(&entry[..11]);
+                files.extend(parse_file(entry, name));
             }
         }
         files
     }
 
-    /// Where a file lies in the partition, in bytes and in its order. Fails if its chain does not lead to its end.
-    pub fn extents(&self, file: &File) -> Result<Vec<Range<usize>>, String> {
+    /// Byte ranges of a file in the partition, in order. Fails if the cluster chain is broken or too short.
+    pub fn extents(&self, file: &FatFile) -> Result<Vec<Range<usize>>, String> {
         let mut extents: Vec<Range<usize>> = Vec::new();
         let mut left = file.size;
-        let mut chain = self.chain(file.first);
+        let mut chain = self.cluster_ranges(file.first_cluster);
         while left > 0 {
-            let part = chain.next().ok_or("its chain is too short")??;
-            let part = part.start..part.start + left.min(self.cluster);
+            let part = chain.next().ok_or("the cluster chain is too short")??;
+            let part = part.start..part.start + left.min(self.cluster_size);
             left -= part.len();
             match extents.last_mut() {
                 Some(last) if last.end == part.start => last.end = part.end,
@@ -147,8 +152,8 @@ impl<'a> Volume<'a> {
         Ok(extents)
     }
 
-    /// What is in a file.
-    pub fn read(&self, file: &File) -> Result<Vec<u8>, String> {
+    /// Content of a file.
+    pub fn read(&self, file: &FatFile) -> Result<Vec<u8>, String> {
         let extents = self.extents(file)?;
         Ok(extents
             .into_iter()
@@ -157,46 +162,47 @@ impl<'a> Volume<'a> {
             .collect())
     }
 
-    /// Where the clusters of a chain lie. It ends behind a link that leads nowhere, and after as many as there are.
-    fn chain(&self, first: u32) -> impl Iterator<Item = Result<Range<usize>, String>> {
+    /// Byte ranges of a chain's clusters. Stops at a broken link, and after as many clusters as exist, so a circle ends.
+    fn cluster_ranges(&self, first: u32) -> impl Iterator<Item = Result<Range<usize>, String>> {
         let volume = *self;
         let mut next = Some(first);
         let clusters = std::iter::from_fn(move || {
             let cluster = next?;
-            if cluster >= END {
+            if cluster >= END_OF_CHAIN {
                 return None;
             }
-            if !(2..volume.clusters).contains(&cluster) {
+            if !(2..volume.cluster_end).contains(&cluster) {
                 next = None;
-                return Some(Err(format!("its chain leads to cluster {cluster}")));
+                return Some(Err(format!("the cluster chain links to cluster {cluster}")));
             }
-            let at = volume.data + (cluster as usize - 2) * volume.cluster;
-            let link = number::<4>(volume.bytes, volume.chains + cluster as usize * 4);
+            let at = volume.data_offset + (cluster as usize - 2) * volume.cluster_size;
+            let link = read_number::<4>(volume.bytes, volume.table_offset + cluster as usize * 4);
             next = link.map(|link| (link & 0x0fff_ffff) as u32);
-            Some(Ok(at..at + volume.cluster))
+            Some(Ok(at..at + volume.cluster_size))
         });
-        clusters.take(self.clusters as usize)
+        clusters.take(self.cluster_end as usize)
     }
 }
 
-/// The file of an entry, unless it is the name of the volume or a link of folders.
-fn file(entry: &[u8], long: Option<String>) -> Option<File> {
+/// Parses the file of an entry. Returns nothing for the volume name and for `.` and `..`.
+fn parse_file(entry: &[u8], long: Option<String>) -> Option<FatFile> {
     let attributes = entry[11];
-    if attributes & VOLUME != 0 || entry[0] == b'.' {
+    if attributes & VOLUME_ATTRIBUTE != 0 || entry[0] == b'.' {
         return None;
     }
-    let first = number::<2>(entry, 20)? << 16 | number::<2>(entry, 26)?;
-    Some(File {
-        name: long.unwrap_or_else(|| short(entry)),
-        is_folder: attributes & FOLDER != 0,
-        size: usize::try_from(number::<4>(entry, 28)?).ok()?,
-        first: u32::try_from(first).ok()?,
+    let first = read_number::<2>(entry, 20)? << 16 | read_number::<2>(entry, 26)?;
+    Some(FatFile {
+        name: long.unwrap_or_else(|| short_name(entry)),
+        is_folder: attributes & FOLDER_ATTRIBUTE != 0,
+        size: usize::try_from(read_number::<4>(entry, 28)?).ok()?,
+        first_cluster: u32::try_from(first).ok()?,
     })
 }
 
-/// The short name of an entry.
-fn short(entry: &[u8]) -> String {
-    let (stem, end) = entry[..SHORT.0 + SHORT.1].split_at(SHORT.0);
+/// Short name of an entry.
+fn short_name(entry: &[u8]) -> String {
+    let (stem, end) =
+        entry[..SHORT_NAME_LENGTHS.0 + SHORT_NAME_LENGTHS.1].split_at(SHORT_NAME_LENGTHS.0);
     let text = |part: &[u8]| String::from_utf8_lossy(part).trim_end().to_owned();
     let (stem, end) = (text(stem), text(end));
     if end.is_empty() {
@@ -206,40 +212,42 @@ fn short(entry: &[u8]) -> String {
     }
 }
 
-/// A long name, collected from the entries before the one that it belongs to: its last part comes first.
+/// A long name, collected from the entries before its file's entry. The last part comes first.
 #[derive(Debug, Default)]
 struct LongName {
-    /// The parts, the last one first.
+    /// Parts of the name, the last part first.
     parts: Vec<Vec<u16>>,
     checksum: u8,
-    /// How many parts are missing.
+    /// Number of missing parts.
     missing: u8,
 }
 
 impl LongName {
-    fn take(&mut self, entry: &[u8]) {
+    fn add_entry(&mut self, entry: &[u8]) {
         let order = entry[0];
-        let place = order & 0x3f;
+        let index = order & 0x3f;
         if order & 0x40 != 0 {
             *self = Self {
                 parts: Vec::new(),
                 checksum: entry[13],
-                missing: place,
+                missing: index,
             };
         }
-        if place == 0 || place != self.missing || entry[13] != self.checksum {
+        if index == 0 || index != self.missing || entry[13] != self.checksum {
             *self = Self::default();
             return;
         }
-        let letters = LONG.into_iter().flat_map(|place| entry[place].chunks(2));
+        let letters = LONG_NAME_RANGES
+            .into_iter()
+            .flat_map(|range| entry[range].chunks(2));
         let letters = letters.map(|letter| u16::from_le_bytes([letter[0], letter[1]]));
         let letters = letters.take_while(|letter| *letter != 0 && *letter != 0xffff);
         self.parts.push(letters.collect());
         self.missing -= 1;
     }
 
-    /// The name, if it is whole and belongs to the file with this short one.
-    fn of(self, short: &[u8]) -> Option<String> {
+    /// The name, if it is complete and its checksum matches the short name.
+    fn into_name(self, short: &[u8]) -> Option<String> {
         let checksum = short
             .iter()
             .fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));

@@ -1,87 +1,90 @@
-//! The partition table.
+//! Reader for the GUID partition table.
 
 use std::ops::Range;
 
-use super::number;
+use super::read_number;
 
-/// Sectors of no other size are known here.
-const SECTOR: usize = 512;
+/// Only this sector size is supported.
+const SECTOR_SIZE: usize = 512;
 
-/// What a header begins with.
-const MAGIC: &[u8] = b"EFI PART";
+/// First bytes of a header.
+const HEADER_MAGIC: &[u8] = b"EFI PART";
 
-/// How long a header is, at the least.
-const HEADER: usize = 92;
+/// Minimum size of a header in bytes.
+const MIN_HEADER_SIZE: usize = 92;
 
-/// How long the place of its own checksum is, and where: it counts as zeroes.
-const CHECKSUM: Range<usize> = 16..20;
+/// Byte range of the header's own checksum. The checksum treats these bytes as zero.
+const CHECKSUM_RANGE: Range<usize> = 16..20;
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name.
     pub name: String,
-    /// What it is for, as it lies on the disk.
+    /// Partition type, in the byte order of the disk.
     pub kind: [u8; 16],
-    /// Where it lies, in bytes.
-    pub place: Range<usize>,
+    /// Position on the disk in bytes.
+    pub range: Range<usize>,
 }
 
-/// The partitions of a disk: by the table at its beginning, or by the one at its end if that is broken, as the firmware
-/// has it.
+/// Reads the partitions of a disk. Uses the table at the end of the disk if the one at the beginning is
+/// broken, as firmware does.
 pub fn partitions(disk: &[u8]) -> Result<Vec<Partition>, String> {
-    let last = (disk.len() / SECTOR).saturating_sub(1);
-    let tables = [1, last].map(|sector| table(disk, sector));
+    let last = (disk.len() / SECTOR_SIZE).saturating_sub(1);
+    let tables = [1, last].map(|sector| parse_table(disk, sector));
     let table = tables.into_iter().flatten().next();
     table.ok_or_else(|| "both partition tables are broken".to_owned())
 }
 
-/// The partitions of the table whose header lies in a sector, if that table is whole.
-fn table(disk: &[u8], sector: usize) -> Option<Vec<Partition>> {
-    let header = disk.get(sector * SECTOR..(sector + 1) * SECTOR)?;
-    let small = |at| usize::try_from(number::<4>(header, at)?).ok();
+/// Reads the table whose header is in this sector, if header and entries are valid.
+fn parse_table(disk: &[u8], sector: usize) -> Option<Vec<Partition>> {
+    let header = disk.get(sector * SECTOR_SIZE..(sector + 1) * SECTOR_SIZE)?;
+    let small = |at| usize::try_from(read_number::<4>(header, at)?).ok();
     let length = small(12)?;
-    let place = usize::try_from(number::<8>(header, 24)?).ok()?;
-    if !header.starts_with(MAGIC) || !(HEADER..=SECTOR).contains(&length) || place != sector {
+    let own_sector = usize::try_from(read_number::<8>(header, 24)?).ok()?;
+    if !header.starts_with(HEADER_MAGIC)
+        || !(MIN_HEADER_SIZE..=SECTOR_SIZE).contains(&length)
+        || own_sector != sector
+    {
         return None;
     }
     let mut checked = header[..length].to_vec();
-    checked[CHECKSUM].fill(0);
-    if Some(u64::from(crc32(&checked))) != number::<4>(header, CHECKSUM.start) {
+    checked[CHECKSUM_RANGE].fill(0);
+    if Some(u64::from(crc32(&checked))) != read_number::<4>(header, CHECKSUM_RANGE.start) {
         return None;
     }
-    let first = usize::try_from(number::<8>(header, 72)?).ok()?;
+    let first = usize::try_from(read_number::<8>(header, 72)?).ok()?;
     let (count, size) = (small(80)?, small(84)?);
-    let begin = first.checked_mul(SECTOR)?;
+    let begin = first.checked_mul(SECTOR_SIZE)?;
     let end = begin.checked_add(count.checked_mul(size)?)?;
     let entries = disk.get(begin..end)?;
-    if Some(u64::from(crc32(entries))) != number::<4>(header, 88) || size < 128 {
+    if Some(u64::from(crc32(entries))) != read_number::<4>(header, 88) || size < 128 {
         return None;
     }
     let used = entries.chunks(size).filter(|entry| entry[..16] != [0; 16]);
-    used.map(|entry| partition(entry, disk.len())).collect()
+    used.map(|entry| parse_partition(entry, disk.len()))
+        .collect()
 }
 
-fn partition(entry: &[u8], length: usize) -> Option<Partition> {
+fn parse_partition(entry: &[u8], length: usize) -> Option<Partition> {
     let sector = |at| {
-        usize::try_from(number::<8>(entry, at)?)
+        usize::try_from(read_number::<8>(entry, at)?)
             .ok()?
-            .checked_mul(SECTOR)
+            .checked_mul(SECTOR_SIZE)
     };
-    // The last sector is told, not the one behind it.
-    let place = sector(32)?..sector(40)?.checked_add(SECTOR)?;
+    // The table stores the last sector, inclusive.
+    let range = sector(32)?..sector(40)?.checked_add(SECTOR_SIZE)?;
     let letters = entry[56..128].chunks(2);
     let letters = letters.map(|letter| u16::from_le_bytes([letter[0], letter[1]]));
     let name: Vec<_> = letters.take_while(|letter| *letter != 0).collect();
-    let is_there = place.start < place.end && place.end <= length;
+    let is_there = range.start < range.end && range.end <= length;
     is_there.then(|| Partition {
         name: String::from_utf16_lossy(&name),
         kind: entry[..16].try_into().expect("sixteen bytes"),
-        place,
+        range,
     })
 }
 
-/// The checksum of a table: CRC-32 as Ethernet has it.
+/// CRC-32 (IEEE 802.3), as the partition table uses it.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut sum = u32::MAX;
     for byte in bytes {
@@ -101,21 +104,21 @@ fn crc32(bytes: &[u8]) -> u32 {
 pub(super) mod tests {
     use super::*;
 
-    /// A disk with partitions of a type each, at these sectors: a table at its beginning and one at its end.
+    /// A disk with these partitions (name, type, sectors), and a table at the beginning and at the end.
     pub fn disk(sectors: usize, partitions: &[(&str, [u8; 16], Range<u64>)]) -> Vec<u8> {
-        let mut disk = vec![0; sectors * SECTOR];
+        let mut disk = vec![0; sectors * SECTOR_SIZE];
         let mut entries = vec![0; 128 * 4];
-        for (entry, (name, kind, place)) in entries.chunks_mut(128).zip(partitions) {
+        for (entry, (name, kind, range)) in entries.chunks_mut(128).zip(partitions) {
             entry[..16].copy_from_slice(kind);
-            entry[32..40].copy_from_slice(&place.start.to_le_bytes());
-            entry[40..48].copy_from_slice(&(place.end - 1).to_le_bytes());
+            entry[32..40].copy_from_slice(&range.start.to_le_bytes());
+            entry[40..48].copy_from_slice(&(range.end - 1).to_le_bytes());
             for (to, letter) in entry[56..].chunks_mut(2).zip(name.encode_utf16()) {
                 to.copy_from_slice(&letter.to_le_bytes());
             }
         }
         for (sector, first) in [(1, 2), (sectors - 1, sectors - 2)] {
-            let mut header = [0; HEADER];
-            header[..8].copy_from_slice(MAGIC);
+            let mut header = [0; MIN_HEADER_SIZE];
+            header[..8].copy_from_slice(HEADER_MAGIC);
             let mut put = |at: usize, bytes: &[u8]| {
                 header[at..at + bytes.len()].copy_from_slice(bytes);
             };
@@ -126,31 +129,34 @@ pub(super) mod tests {
             put(84, &128_u32.to_le_bytes());
             put(88, &crc32(&entries).to_le_bytes());
             let sum = crc32(&header);
-            header[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
-            disk[sector * SECTOR..][..HEADER].copy_from_slice(&header);
-            disk[first * SECTOR..][..entries.len()].copy_from_slice(&entries);
+            header[CHECKSUM_RANGE].copy_from_slice(&sum.to_le_bytes());
+            disk[sector * SECTOR_SIZE..][..MIN_HEADER_SIZE].copy_from_slice(&header);
+            disk[first * SECTOR_SIZE..][..entries.len()].copy_from_slice(&entries);
         }
         disk
     }
 
     #[test]
-    fn the_checksum_is_the_usual_one() {
+    fn the_checksum_is_crc_32() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 
     #[test]
-    fn the_table_at_the_end_stands_in_for_a_broken_one_at_the_beginning() {
+    fn the_table_at_the_end_replaces_a_broken_one_at_the_beginning() {
         let kinds = ([1; 16], [2; 16]);
         let mut disk = disk(64, &[("esp", kinds.0, 8..16), ("root-a", kinds.1, 16..20)]);
-        let found = partitions(&disk).expect("a table");
-        assert_eq!(found.len(), 2);
-        assert_eq!((found[0].name.as_str(), found[0].kind), ("esp", kinds.0));
-        assert_eq!(found[0].place, 8 * SECTOR..16 * SECTOR);
-        assert_eq!((found[1].name.as_str(), found[1].kind), ("root-a", kinds.1));
+        let parsed = partitions(&disk).expect("a table");
+        assert_eq!(parsed.len(), 2);
+        assert_eq!((parsed[0].name.as_str(), parsed[0].kind), ("esp", kinds.0));
+        assert_eq!(parsed[0].range, 8 * SECTOR_SIZE..16 * SECTOR_SIZE);
+        assert_eq!(
+            (parsed[1].name.as_str(), parsed[1].kind),
+            ("root-a", kinds.1)
+        );
 
-        disk[2 * SECTOR + 40] ^= 1;
-        assert_eq!(partitions(&disk).expect("the other table"), found);
-        disk[63 * SECTOR + 30] ^= 1;
+        disk[2 * SECTOR_SIZE + 40] ^= 1;
+        assert_eq!(partitions(&disk).expect("the other table"), parsed);
+        disk[63 * SECTOR_SIZE + 30] ^= 1;
         assert!(partitions(&disk).is_err());
         assert!(partitions(&[]).is_err());
     }

@@ -1,32 +1,32 @@
-//! The boot loader: entries of the Boot Loader Specification, in the order of systemd-boot.
+//! The boot loader: entries of the Boot Loader Specification, in the order that systemd-boot uses.
 
 use std::cmp::{Ordering, Reverse};
 
-use super::fat::Volume;
+use super::fat::FatVolume;
 
-/// Where entries lie.
-const ENTRIES: &str = "loader/entries";
+/// Folder of the entries on the boot partition.
+const ENTRIES_FOLDER: &str = "loader/entries";
 
-/// What stands before the letter of a slot in the path of its kernel.
-const KERNELS: &str = "/EFI/evenkeel/slot-";
+/// Path of a slot's kernel up to the letter of the slot.
+const KERNEL_PREFIX: &str = "/EFI/evenkeel/slot-";
 
-/// An entry that starts something.
+/// A boot entry with a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The name of its file.
+pub struct LoaderEntry {
+    /// File name.
     pub file: String,
-    /// How often it may still be tried, and how often it was; none if it is not on trial.
+    /// Boot counter: attempts left and attempts done. `None` if the loader does not count.
     pub counter: Option<(u32, u32)>,
-    /// The path of what it starts.
-    pub starts: String,
+    /// Path of the kernel.
+    pub kernel_path: String,
     sort_key: Option<String>,
     machine_id: String,
     version: String,
 }
 
-impl Entry {
-    /// Reads a file among the entries. None for one that the loader passes over.
-    pub fn read(file: &str, text: &str) -> Option<Self> {
+impl LoaderEntry {
+    /// Parses an entry file. Returns `None` if the loader would ignore the file.
+    pub fn parse(file: &str, text: &str) -> Option<Self> {
         let name = file.to_ascii_lowercase();
         let stem = name.strip_suffix(".conf")?;
         if stem.starts_with('.') || stem.starts_with("auto-") {
@@ -34,34 +34,34 @@ impl Entry {
         }
         let value = |key: &str| {
             let mut values = text.lines().filter_map(|line| {
-                let (found, value) = line.trim().split_once([' ', '\t'])?;
-                (found == key).then(|| value.trim().to_owned())
+                let (found_key, value) = line.trim().split_once([' ', '\t'])?;
+                (found_key == key).then(|| value.trim().to_owned())
             });
             values.next_back()
         };
         Some(Self {
             file: file.to_owned(),
-            counter: counter(stem),
-            starts: value("efi").or_else(|| value("linux"))?.replace('\\', "/"),
+            counter: parse_counter(stem),
+            kernel_path: value("efi").or_else(|| value("linux"))?.replace('\\', "/"),
             sort_key: value("sort-key"),
             machine_id: value("machine-id").unwrap_or_default(),
             version: value("version").unwrap_or_default(),
         })
     }
 
-    /// Whether the loader counts its boots.
+    /// Whether the loader counts the boots of this entry.
     pub fn is_counted(&self) -> bool {
         self.counter.is_some()
     }
 
-    /// Which of two the loader takes first: `Less` if this one.
-    fn order(&self, other: &Self) -> Ordering {
+    /// Order in the loader's menu: `Less` if this entry comes first.
+    fn compare(&self, other: &Self) -> Ordering {
         let spent = |entry: &Self| entry.counter.is_some_and(|(left, _)| left == 0);
         let keys = match (&self.sort_key, &other.sort_key) {
             (Some(mine), Some(its)) => mine
                 .cmp(its)
                 .then_with(|| self.machine_id.cmp(&other.machine_id))
-                .then_with(|| versions(&other.version, &self.version)),
+                .then_with(|| compare_versions(&other.version, &self.version)),
             (mine, its) => its.is_some().cmp(&mine.is_some()),
         };
         let tries = || match (self.counter, other.counter) {
@@ -83,11 +83,10 @@ impl Entry {
     }
 }
 
-/// The entry that the loader of a boot partition takes. Fails if there is none. One whose file cannot be read is passed
-/// over.
-pub fn first(volume: &Volume<'_>) -> Result<Entry, String> {
+/// The entry that the loader starts. Unreadable entry files are ignored; fails if no entry is left.
+pub fn select_entry(volume: &FatVolume<'_>) -> Result<LoaderEntry, String> {
     let folder = volume
-        .find(ENTRIES)
+        .find(ENTRIES_FOLDER)
         .ok_or("there is no folder of entries")?;
     let files = volume
         .list(&folder)
@@ -95,29 +94,29 @@ pub fn first(volume: &Volume<'_>) -> Result<Entry, String> {
         .filter(|file| !file.is_folder);
     let entries = files.filter_map(|file| {
         let text = volume.read(&file).ok()?;
-        Entry::read(&file.name, &String::from_utf8_lossy(&text))
+        LoaderEntry::parse(&file.name, &String::from_utf8_lossy(&text))
     });
-    let first = entries.min_by(Entry::order);
-    first.ok_or_else(|| "there is no entry that starts anything".to_owned())
+    let first = entries.min_by(LoaderEntry::compare);
+    first.ok_or_else(|| "there is no boot entry with a kernel".to_owned())
 }
 
-/// The slot whose kernel has a path: its letter.
-pub fn slot(path: &str) -> Option<char> {
-    let (start, rest) = path.split_at_checked(KERNELS.len())?;
+/// Letter of the slot whose kernel has this path.
+pub fn slot_of_kernel(path: &str) -> Option<char> {
+    let (start, rest) = path.split_at_checked(KERNEL_PREFIX.len())?;
     let mut slots = ['a', 'b'].into_iter();
-    let is_kernels = start.eq_ignore_ascii_case(KERNELS);
+    let is_kernels = start.eq_ignore_ascii_case(KERNEL_PREFIX);
     slots.find(|slot| is_kernels && rest.eq_ignore_ascii_case(&format!("{slot}.efi")))
 }
 
-/// What stands behind the last `+` of a name, if that is a counter.
-fn counter(stem: &str) -> Option<(u32, u32)> {
+/// Parses the boot counter behind the last `+` of a file name, if there is one.
+fn parse_counter(stem: &str) -> Option<(u32, u32)> {
     let (_, counter) = stem.rsplit_once('+')?;
     let (left, done) = counter.split_once('-').unwrap_or((counter, "0"));
     Some((left.parse().ok()?, done.parse().ok()?))
 }
 
-/// Versions that are numbers, as ours are, by their size, and others by their letters.
-fn versions(one: &str, other: &str) -> Ordering {
+/// Compares versions: two numbers by value (our versions are numbers), anything else as text.
+fn compare_versions(one: &str, other: &str) -> Ordering {
     let numbers = one.parse::<u64>().ok().zip(other.parse::<u64>().ok());
     numbers.map_or_else(|| one.cmp(other), |(one, other)| one.cmp(&other))
 }
@@ -126,11 +125,11 @@ fn versions(one: &str, other: &str) -> Ordering {
 mod tests {
     use super::*;
 
-    fn entry(file: &str, version: &str, slot: char) -> Entry {
+    fn entry(file: &str, version: &str, slot: char) -> LoaderEntry {
         let text = format!(
             "title any\nsort-key evenkeel\nversion {version}\nefi /EFI/evenkeel/slot-{slot}.efi\n"
         );
-        Entry::read(file, &text).expect("an entry")
+        LoaderEntry::parse(file, &text).expect("an entry")
     }
 
     #[test]
@@ -144,32 +143,36 @@ mod tests {
             entry("evenkeel-000010+0-2.conf", "000010", 'b'),
         ];
         for (first, second) in in_order.iter().zip(&in_order[1..]) {
-            assert_eq!(first.order(second), Ordering::Less, "{first:?} {second:?}");
-            assert_eq!(second.order(first), Ordering::Greater);
+            assert_eq!(
+                first.compare(second),
+                Ordering::Less,
+                "{first:?} {second:?}"
+            );
+            assert_eq!(second.compare(first), Ordering::Greater);
         }
-        let unsorted = Entry::read("z.conf", "efi /EFI/evenkeel/slot-b.efi");
+        let unsorted = LoaderEntry::parse("z.conf", "efi /EFI/evenkeel/slot-b.efi");
         let unsorted = unsorted.expect("an entry");
-        assert_eq!(old.order(&unsorted), Ordering::Less);
+        assert_eq!(old.compare(&unsorted), Ordering::Less);
     }
 
     #[test]
-    fn what_is_no_entry_is_passed_over() {
+    fn files_that_are_not_entries_are_ignored() {
         let text = "efi /EFI/evenkeel/slot-a.efi";
         for file in [
             "auto-windows.conf",
             ".evenkeel-000001.conf",
             "evenkeel-000001.new",
         ] {
-            assert_eq!(Entry::read(file, text), None, "{file}");
+            assert_eq!(LoaderEntry::parse(file, text), None, "{file}");
         }
-        assert_eq!(Entry::read("any.conf", "title any"), None);
-        let read = Entry::read("ANY+2-1.CONF", "  efi\t\\EFI\\evenkeel\\slot-b.efi \n");
+        assert_eq!(LoaderEntry::parse("any.conf", "title any"), None);
+        let read = LoaderEntry::parse("ANY+2-1.CONF", "  efi\t\\EFI\\evenkeel\\slot-b.efi \n");
         let read = read.expect("an entry");
         assert_eq!(
-            (read.counter, slot(&read.starts)),
+            (read.counter, slot_of_kernel(&read.kernel_path)),
             (Some((2, 1)), Some('b'))
         );
-        assert_eq!(slot("/EFI/evenkeel/slot-c.efi"), None);
-        assert_eq!(slot("/EFI/other/slot-a.efi"), None);
+        assert_eq!(slot_of_kernel("/EFI/evenkeel/slot-c.efi"), None);
+        assert_eq!(slot_of_kernel("/EFI/other/slot-a.efi"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a machine with two slots would start after a cut, and whether that is one release from its kernel to its root.
+//! Decides whether a machine with two slots boots one consistent release, kernel and root, after a power cut.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -6,83 +6,83 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use evenkeel_simulator::chance::Chance;
+use evenkeel_simulator::rng::Rng;
 use sha2::{Digest as _, Sha256};
 
-use super::memory::{Memory, Played};
+use super::memory::{MemoryDisk, MemoryReplay};
 use super::recording::{Cut, Recording};
-use crate::boot::{self, Start};
+use crate::boot::{self, NextBoot};
 
 type Digest = [u8; 32];
 
-/// A release that a disk may have in its slots.
+/// Digests of a release that a disk may have in its slots.
 #[derive(Clone, Debug)]
-pub struct Release {
+pub struct ReleaseDigests {
     version: String,
-    /// Of the kernel for each slot.
+    /// Digest of the kernel for each slot.
     kernels: [(char, Digest); 2],
     root: Digest,
-    /// How long its root is, in bytes.
+    /// Size of the root in bytes.
     size: usize,
-    /// Whether a machine may no longer run it.
-    is_over: bool,
+    /// Whether the release is still on the disk but must not boot any more.
+    is_retired: bool,
 }
 
-impl Release {
-    /// A release as `make-release` leaves it in a folder.
+impl ReleaseDigests {
+    /// Reads the files that `make-release` wrote into a folder.
     ///
     /// # Panics
-    /// There is none.
-    pub fn of(folder: &Path, version: &str) -> Self {
+    /// A file is missing.
+    pub fn read(folder: &Path, version: &str) -> Self {
         let read = |name: &str| fs::read(folder.join(name)).expect("a file of the release");
-        let kernel = |slot| (slot, digest(&read(&format!("slot-{slot}.efi"))));
+        let kernel = |slot| (slot, sha256(&read(&format!("slot-{slot}.efi"))));
         let root = read("root.raw");
         Self {
             version: version.to_owned(),
             kernels: ['a', 'b'].map(kernel),
-            root: digest(&root),
+            root: sha256(&root),
             size: root.len(),
-            is_over: false,
+            is_retired: false,
         }
     }
 
-    /// The same as one that is still on the disk, and that nothing may start any more.
+    /// Marks the release as one that is still on the disk but must not boot any more.
     #[must_use]
-    pub fn over(self) -> Self {
+    pub fn into_retired(self) -> Self {
         Self {
-            is_over: true,
+            is_retired: true,
             ..self
         }
     }
 }
 
-/// What becomes of a machine at its next boot.
+/// Result of a machine's next boot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// It runs a release.
+pub enum BootVerdict {
+    /// The machine runs a release.
     Runs {
-        /// Which one.
+        /// Version of the release.
         version: String,
-        /// From which slot.
+        /// Slot that it runs from.
         slot: char,
-        /// Whether the loader counts that.
+        /// Whether the loader counts this boot.
         is_on_trial: bool,
     },
-    /// It starts what is no release, or one that was given up, and leaves it once the loader has counted enough: not dead,
-    /// but nobody wants it.
+    /// The machine starts something inconsistent or a retired release, on trial: it falls back once the
+    /// loader's tries are used up. It is not dead, but this must not happen.
     Spoiled(String),
-    /// It starts that again and again, or nothing at all.
+    /// The machine starts something inconsistent again and again, or nothing.
     Dead(String),
 }
 
-impl Verdict {
+impl BootVerdict {
     /// Whether the machine runs a release.
     pub fn is_good(&self) -> bool {
         matches!(self, Self::Runs { .. })
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for BootVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Runs {
@@ -99,31 +99,31 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges one disk after the other, and remembers what it has read of those parts that are still the same.
+/// Judges one disk after another. Digests of unchanged parts are cached.
 #[derive(Debug)]
-pub struct Judge {
-    releases: Vec<Release>,
+pub struct BootJudge {
+    releases: Vec<ReleaseDigests>,
     digests: HashMap<(Vec<Range<usize>>, u64), Digest>,
 }
 
-impl Judge {
-    /// For disks that may have these releases.
-    pub fn new(releases: Vec<Release>) -> Self {
+impl BootJudge {
+    /// Creates a judge for disks that may have these releases.
+    pub fn new(releases: Vec<ReleaseDigests>) -> Self {
         Self {
             releases,
             digests: HashMap::new(),
         }
     }
 
-    /// What becomes of a machine with this disk.
-    pub fn judge(&mut self, disk: &Memory) -> Verdict {
-        let start = match boot::starts(disk.bytes()) {
+    /// Result of the next boot of a machine with this disk.
+    pub fn judge(&mut self, disk: &MemoryDisk) -> BootVerdict {
+        let start = match boot::next_boot(disk.bytes()) {
             Ok(start) => start,
-            Err(why) => return Verdict::Dead(why),
+            Err(why) => return BootVerdict::Dead(why),
         };
         let is_on_trial = start.entry.is_counted();
-        match self.release(disk, &start) {
-            Ok(version) => Verdict::Runs {
+        match self.find_release(disk, &start) {
+            Ok(version) => BootVerdict::Runs {
                 version,
                 slot: start.slot,
                 is_on_trial,
@@ -131,44 +131,44 @@ impl Judge {
             Err(why) => {
                 let why = format!("{}: {why}", start.entry.file);
                 if is_on_trial {
-                    Verdict::Spoiled(why)
+                    BootVerdict::Spoiled(why)
                 } else {
-                    Verdict::Dead(why)
+                    BootVerdict::Dead(why)
                 }
             }
         }
     }
 
-    /// The release that is started, if it is one.
-    fn release(&mut self, disk: &Memory, start: &Start) -> Result<String, String> {
-        let kernel = (start.slot, self.digest(disk, start.kernel.clone()));
+    /// Version of the release that is started, if kernel and root belong to one release.
+    fn find_release(&mut self, disk: &MemoryDisk, start: &NextBoot) -> Result<String, String> {
+        let kernel = (start.slot, self.cached_digest(disk, start.kernel.clone()));
         let mut releases = self.releases.iter();
         let release = releases.find(|release| release.kernels.contains(&kernel));
-        let release = release.ok_or("its kernel is that of no release")?.clone();
-        if release.is_over {
+        let release = release.ok_or("its kernel belongs to no release")?.clone();
+        if release.is_retired {
             return Err(format!(
-                "its kernel is that of {}, which was given up",
+                "its kernel belongs to {}, which is retired",
                 release.version
             ));
         }
         let root = start.root.start..start.root.start + release.size.min(start.root.len());
-        if self.digest(disk, vec![root]) != release.root {
+        if self.cached_digest(disk, vec![root]) != release.root {
             return Err(format!(
-                "its kernel is that of {}, and its root is not",
+                "its kernel belongs to {}, but its root does not",
                 release.version
             ));
         }
         Ok(release.version)
     }
 
-    fn digest(&mut self, disk: &Memory, places: Vec<Range<usize>>) -> Digest {
-        let versions = places.iter().map(|place| disk.version(place));
+    fn cached_digest(&mut self, disk: &MemoryDisk, ranges: Vec<Range<usize>>) -> Digest {
+        let versions = ranges.iter().map(|range| disk.version(range));
         let version = versions.max().unwrap_or_default();
-        let known = self.digests.entry((places, version));
-        let digest = known.or_insert_with_key(|(places, _)| {
+        let cached = self.digests.entry((ranges, version));
+        let digest = cached.or_insert_with_key(|(ranges, _)| {
             let mut sum = Sha256::new();
-            for place in places {
-                sum.update(&disk.bytes()[place.clone()]);
+            for range in ranges {
+                sum.update(&disk.bytes()[range.clone()]);
             }
             sum.finalize().into()
         });
@@ -176,118 +176,124 @@ impl Judge {
     }
 }
 
-/// What came of all cuts of a recording.
+/// Verdicts on all cuts of a recording.
 #[derive(Debug, Default)]
-pub struct Outcome {
-    /// How often what became of the machine, and a cut that shows it: by `in order` and `with loss`, and in words.
-    pub ends: BTreeMap<(bool, Verdict), (u64, Cut)>,
+pub struct CutStatistics {
+    /// For each kind of cut (`true`: with loss) and verdict: the number of cuts, and one of these cuts as an example.
+    pub verdicts: BTreeMap<(bool, BootVerdict), (u64, Cut)>,
 }
 
-impl Outcome {
-    /// What became of the machine after so many cuts: with those that lose what was not flushed, or without.
-    pub fn tried(&self, with_loss: bool) -> u64 {
+impl CutStatistics {
+    /// Number of cuts, either those that lose unflushed writes or those that do not.
+    pub fn count_cuts(&self, with_loss: bool) -> u64 {
         let ends = self
-            .ends
+            .verdicts
             .iter()
             .filter(|((lossy, _), _)| *lossy == with_loss);
         ends.map(|(_, (count, _))| count).sum()
     }
 
-    /// After how many cuts the machine ran no release, dead or spoiled.
-    pub fn bad(&self) -> u64 {
+    /// Number of cuts after which the machine boots no release: dead or spoiled.
+    pub fn count_bad(&self) -> u64 {
         let bad = self
-            .ends
+            .verdicts
             .iter()
             .filter(|((_, verdict), _)| !verdict.is_good());
         bad.map(|(_, (count, _))| count).sum()
     }
 
-    /// After how many cuts it was dead.
-    pub fn dead(&self) -> u64 {
+    /// Number of cuts after which the machine is dead.
+    pub fn count_dead(&self) -> u64 {
         let dead = self
-            .ends
+            .verdicts
             .iter()
-            .filter(|((_, verdict), _)| matches!(verdict, Verdict::Dead(_)));
+            .filter(|((_, verdict), _)| matches!(verdict, BootVerdict::Dead(_)));
         dead.map(|(_, (count, _))| count).sum()
     }
 
-    fn take(&mut self, is_lossy: bool, verdict: Verdict, cut: impl FnOnce() -> Cut) {
-        let end = self.ends.entry((is_lossy, verdict));
+    fn record(&mut self, is_lossy: bool, verdict: BootVerdict, cut: impl FnOnce() -> Cut) {
+        let end = self.verdicts.entry((is_lossy, verdict));
         end.or_insert_with(|| (0, cut())).0 += 1;
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CutStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for ((is_lossy, verdict), (count, cut)) in &self.ends {
+        for ((is_lossy, verdict), (count, cut)) in &self.verdicts {
             let kind = if *is_lossy { "with loss" } else { "in order" };
             let (flushes, parts) = (cut.flushes, cut.survivors.len());
             writeln!(
                 f,
-                "{kind}: {count:6} {verdict} (such as {flushes} flushes and {parts} parts)"
+                "{kind}: {count:6} {verdict} (for example {flushes} flushes and {parts} parts)"
             )?;
         }
         Ok(())
     }
 }
 
-/// Cuts a recording behind each part of each write, and so often between each flush and the next with about half of
-/// what was not flushed lost. `before` is the disk before the first write.
+/// Cuts a recording after every part of every write, and `samples` times between two flushes with about
+/// half of the unflushed parts lost. `before` is the disk before the first write.
 pub fn cut_everywhere(
     recording: &Recording,
     before: Vec<u8>,
-    judge: &mut Judge,
+    judge: &mut BootJudge,
     (samples, seed): (u64, u64),
-) -> Outcome {
-    let mut played = Played::new(recording, before);
-    let mut outcome = Outcome::default();
+) -> CutStatistics {
+    let mut replay = MemoryReplay::new(recording, before);
+    let mut statistics = CutStatistics::default();
     for flushes in 0..=recording.flushes() {
-        lose_after(&mut played, flushes, judge, (samples, seed), &mut outcome);
+        cut_with_loss_after(
+            &mut replay,
+            flushes,
+            judge,
+            (samples, seed),
+            &mut statistics,
+        );
         let mut number = 0;
-        played.step_to(flushes + 1, |disk| {
-            outcome.take(false, judge.judge(disk), || Cut {
+        replay.advance_to(flushes + 1, |disk| {
+            statistics.record(false, judge.judge(disk), || Cut {
                 flushes,
                 survivors: (0..=number).collect(),
             });
             number += 1;
         });
     }
-    outcome
+    statistics
 }
 
-/// Cuts a recording so often between one of the flushes and the next, with about half of what was not flushed lost.
+/// Cuts a recording `samples` times between one flush and the next, with about half of the unflushed parts lost.
 pub fn cut_after(
     recording: &Recording,
     before: Vec<u8>,
-    judge: &mut Judge,
+    judge: &mut BootJudge,
     flushes: usize,
     chosen: (u64, u64),
-) -> Outcome {
-    let mut played = Played::new(recording, before);
-    let mut outcome = Outcome::default();
-    lose_after(&mut played, flushes, judge, chosen, &mut outcome);
-    outcome
+) -> CutStatistics {
+    let mut replay = MemoryReplay::new(recording, before);
+    let mut statistics = CutStatistics::default();
+    cut_with_loss_after(&mut replay, flushes, judge, chosen, &mut statistics);
+    statistics
 }
 
-fn lose_after(
-    played: &mut Played<'_>,
+fn cut_with_loss_after(
+    replay: &mut MemoryReplay<'_>,
     flushes: usize,
-    judge: &mut Judge,
+    judge: &mut BootJudge,
     (samples, seed): (u64, u64),
-    outcome: &mut Outcome,
+    statistics: &mut CutStatistics,
 ) {
-    // Of a stream of its own: the same whatever was drawn for the flushes before.
-    let mut chance = Chance::new(seed, flushes as u64);
+    // A separate stream for each flush: its numbers do not depend on the draws before.
+    let mut rng = Rng::new(seed, flushes as u64);
     for _ in 0..samples {
-        let Some(cut) = played.recording().lossy_cut_after(flushes, &mut chance) else {
+        let Some(cut) = replay.recording().lossy_cut_after(flushes, &mut rng) else {
             return;
         };
-        let verdict = played.after(&cut, |disk| judge.judge(disk));
-        outcome.take(true, verdict, || cut);
+        let verdict = replay.inspect_after(&cut, |disk| judge.judge(disk));
+        statistics.record(true, verdict, || cut);
     }
 }
 
-fn digest(bytes: &[u8]) -> Digest {
+fn sha256(bytes: &[u8]) -> Digest {
     Sha256::digest(bytes).into()
 }
 

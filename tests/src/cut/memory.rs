@@ -1,127 +1,127 @@
-//! A disk in memory: made as it is after a cut and back again in no time, thousands of times.
+//! A disk in memory that can be put into the state after a cut, and back, thousands of times.
 
 use std::ops::Range;
 
-use super::recording::{Cut, Part, Recording};
+use super::recording::{Cut, Recording, WritePart};
 
-/// What is looked at as one when it is asked whether something changed, in bytes.
-const PAGE: usize = 4096;
+/// Granularity of change tracking in bytes.
+const PAGE_SIZE: usize = 4096;
 
 /// A disk in memory.
 #[derive(Debug)]
-pub struct Memory {
+pub struct MemoryDisk {
     bytes: Vec<u8>,
-    /// Of each page: which write it was that changed it last. Never given twice.
+    /// For each page: number of the last write that changed it. Numbers are never reused.
     versions: Vec<u64>,
-    last: u64,
+    last_write: u64,
 }
 
-/// What was there before some writes, in their order.
+/// Content before some writes, in the order of the writes.
 #[derive(Debug)]
-pub(super) struct Before(Vec<Old>);
+pub(super) struct UndoLog(Vec<OldContent>);
 
 #[derive(Debug)]
-struct Old {
+struct OldContent {
     offset: usize,
     bytes: Vec<u8>,
     versions: Vec<u64>,
 }
 
-impl Memory {
-    /// A disk with this content.
+impl MemoryDisk {
+    /// Creates a disk with this content.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self {
-            versions: vec![0; bytes.len().div_ceil(PAGE)],
+            versions: vec![0; bytes.len().div_ceil(PAGE_SIZE)],
             bytes,
-            last: 0,
+            last_write: 0,
         }
     }
 
-    /// All that is on it.
+    /// Content of the disk.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What tells whether a part of it was changed: the same number twice is the same content.
-    pub fn version(&self, place: &Range<usize>) -> u64 {
-        let pages = self.versions.get(pages(place));
+    /// Version of a range. Equal versions mean equal content.
+    pub fn version(&self, range: &Range<usize>) -> u64 {
+        let pages = self.versions.get(pages(range));
         let versions = pages.into_iter().flatten();
         versions.copied().max().unwrap_or_default()
     }
 
-    /// Carries out writes.
+    /// Applies writes.
     ///
     /// # Panics
-    /// One of them lies beyond the disk's end.
-    pub(super) fn write<'a>(&mut self, parts: impl Iterator<Item = Part<'a>>) -> Before {
+    /// A write is beyond the end of the disk.
+    pub(super) fn write<'a>(&mut self, parts: impl Iterator<Item = WritePart<'a>>) -> UndoLog {
         let writes = parts.map(|part| {
-            let offset = usize::try_from(part.offset).expect("a place on the disk");
-            let place = offset..offset + part.data.len();
-            self.last += 1;
-            let old = Old {
+            let offset = usize::try_from(part.offset).expect("an offset on the disk");
+            let range = offset..offset + part.data.len();
+            self.last_write += 1;
+            let old = OldContent {
                 offset,
-                bytes: self.bytes[place.clone()].to_vec(),
-                versions: self.versions[pages(&place)].to_vec(),
+                bytes: self.bytes[range.clone()].to_vec(),
+                versions: self.versions[pages(&range)].to_vec(),
             };
-            self.bytes[place.clone()].copy_from_slice(part.data);
-            self.versions[pages(&place)].fill(self.last);
+            self.bytes[range.clone()].copy_from_slice(part.data);
+            self.versions[pages(&range)].fill(self.last_write);
             old
         });
-        Before(writes.collect())
+        UndoLog(writes.collect())
     }
 
-    /// Takes writes back, all that came since.
-    pub(super) fn take_back(&mut self, before: Before) {
+    /// Undoes writes. They must be the latest writes of the disk.
+    pub(super) fn undo(&mut self, before: UndoLog) {
         for old in before.0.into_iter().rev() {
-            let place = old.offset..old.offset + old.bytes.len();
-            self.bytes[place.clone()].copy_from_slice(&old.bytes);
-            self.versions[pages(&place)].copy_from_slice(&old.versions);
+            let range = old.offset..old.offset + old.bytes.len();
+            self.bytes[range.clone()].copy_from_slice(&old.bytes);
+            self.versions[pages(&range)].copy_from_slice(&old.versions);
         }
     }
 }
 
-/// A recording that is played on a disk in memory.
+/// Plays a recording on a disk in memory.
 #[derive(Debug)]
-pub struct Played<'a> {
+pub struct MemoryReplay<'a> {
     recording: &'a Recording,
-    disk: Memory,
-    /// All before so many flushes is on the disk.
+    disk: MemoryDisk,
+    /// All writes before this flush are on the disk.
     flushes: usize,
 }
 
-impl<'a> Played<'a> {
-    /// Begins with what was on the disk before the recording.
+impl<'a> MemoryReplay<'a> {
+    /// Starts with the content of the disk before the recording.
     pub fn new(recording: &'a Recording, before: Vec<u8>) -> Self {
         Self {
             recording,
-            disk: Memory::new(before),
+            disk: MemoryDisk::new(before),
             flushes: 0,
         }
     }
 
-    /// What is played.
+    /// The recording.
     pub fn recording(&self) -> &'a Recording {
         self.recording
     }
 
-    /// Looks at the disk as it is after a cut.
+    /// Calls `look` with the disk as it is after a cut.
     ///
     /// # Panics
-    /// The cut is earlier than the one before.
-    pub fn after<T>(&mut self, cut: &Cut, look: impl FnOnce(&Memory) -> T) -> T {
-        self.step_to(cut.flushes, |_| ());
+    /// The cut is earlier than the previous one.
+    pub fn inspect_after<T>(&mut self, cut: &Cut, look: impl FnOnce(&MemoryDisk) -> T) -> T {
+        self.advance_to(cut.flushes, |_| ());
         let before = self.disk.write(self.recording.surviving(cut));
-        let seen = look(&self.disk);
-        self.disk.take_back(before);
-        seen
+        let result = look(&self.disk);
+        self.disk.undo(before);
+        result
     }
 
-    /// Plays all before so many flushes, and looks at the disk after each part of a write.
+    /// Applies all writes before the flush with this number and calls `look` after each part.
     ///
     /// # Panics
-    /// More than that was played already.
-    pub fn step_to(&mut self, flushes: usize, mut look: impl FnMut(&Memory)) {
-        assert!(self.flushes <= flushes, "cuts come in their order");
+    /// The disk is already past this flush.
+    pub fn advance_to(&mut self, flushes: usize, mut look: impl FnMut(&MemoryDisk)) {
+        assert!(self.flushes <= flushes, "cuts must be in ascending order");
         for flushes in self.flushes..flushes {
             for part in self.recording.parts(flushes) {
                 self.disk.write(std::iter::once(part));
@@ -132,16 +132,16 @@ impl<'a> Played<'a> {
     }
 }
 
-fn pages(place: &Range<usize>) -> Range<usize> {
-    place.start / PAGE..place.end.div_ceil(PAGE)
+fn pages(range: &Range<usize>) -> Range<usize> {
+    range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn part(offset: u64, data: &[u8]) -> Part<'_> {
-        Part {
+    fn part(offset: u64, data: &[u8]) -> WritePart<'_> {
+        WritePart {
             offset,
             data,
             is_forced: false,
@@ -149,30 +149,30 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_is_as_it_was_and_known_to_be() {
-        let mut disk = Memory::new(vec![0; 3 * PAGE]);
-        let (first, second) = (0..PAGE, PAGE..2 * PAGE);
+    fn undone_writes_restore_content_and_versions() {
+        let mut disk = MemoryDisk::new(vec![0; 3 * PAGE_SIZE]);
+        let (first, second) = (0..PAGE_SIZE, PAGE_SIZE..2 * PAGE_SIZE);
         disk.write([part(100, &[1; 10])].into_iter());
-        let versions = [&first, &second].map(|place| disk.version(place));
+        let versions = [&first, &second].map(|range| disk.version(range));
         assert!(versions[0] > versions[1]);
 
-        let over = [
+        let overlapping = [
             part(105, &[2; 10]),
             part(4090, &[3; 10]),
             part(105, &[4; 1]),
         ];
-        let before = disk.write(over.into_iter());
+        let before = disk.write(overlapping.into_iter());
         assert_eq!(disk.bytes()[104..107], [1, 4, 2]);
         assert_eq!(disk.bytes()[4090..4100], [3; 10]);
-        let changed = [&first, &second].map(|place| disk.version(place));
-        disk.take_back(before);
+        let changed = [&first, &second].map(|range| disk.version(range));
+        disk.undo(before);
         assert_eq!(
             disk.bytes()[100..116],
             [[1; 8], [1, 1, 0, 0, 0, 0, 0, 0]].concat()
         );
-        assert_eq!([&first, &second].map(|place| disk.version(place)), versions);
+        assert_eq!([&first, &second].map(|range| disk.version(range)), versions);
 
         disk.write([part(105, &[5; 10])].into_iter());
-        assert!(disk.version(&first) > changed[0], "no number twice");
+        assert!(disk.version(&first) > changed[0], "versions are not reused");
     }
 }

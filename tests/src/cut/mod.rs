@@ -1,12 +1,12 @@
 //! Power cuts at the level of blocks.
 //!
-//! A virtual machine carries out a whole update while every write to its disk, and every flush, is recorded
-//! ([`crate::lab::Emulator`]). [`Recording`] reads that, [`Cut`] says what of it is on the disk when the power goes, and
-//! [`Replay`] makes the disk as it is then. A disk may keep what it was told in its cache until it is told to flush it,
-//! and lose any part of that; what was flushed it keeps.
+//! A virtual machine runs a whole update while every write and every flush of its disk is recorded
+//! ([`crate::lab::Emulator`]). [`Recording`] reads that log, [`Cut`] selects what is on the disk when the power
+//! fails, and [`Replay`] creates the disk in that state. A disk may keep writes in its cache until a flush, and may
+//! lose any part of them; flushed writes stay.
 //!
-//! Of a machine with two slots it can be told without starting anything what its loader would start: [`Memory`] is its
-//! disk, [`Judge`] says what becomes of it, and [`cut_everywhere`] tries every cut of an update that is [`Recorded`].
+//! For a machine with two slots the next boot can be computed without starting anything: [`MemoryDisk`] is its disk,
+//! [`BootJudge`] computes the result of the boot, and [`cut_everywhere`] tries every cut of a [`UpdateRecording`].
 
 mod judge;
 mod memory;
@@ -14,8 +14,8 @@ mod recording;
 mod replay;
 mod update;
 
-pub use judge::{Judge, Outcome, Release, Verdict, cut_after, cut_everywhere};
-pub use memory::{Memory, Played};
+pub use judge::{BootJudge, BootVerdict, CutStatistics, ReleaseDigests, cut_after, cut_everywhere};
+pub use memory::{MemoryDisk, MemoryReplay};
 pub use recording::{Cut, Recording, Write};
 pub use replay::Replay;
-pub use update::{NEW, OLD, Recorded};
+pub use update::{NEW_VERSION, OLD_VERSION, UpdateRecording};

@@ -1,23 +1,23 @@
-//! Disks as a power cut leaves them.
+//! Disks in the state after a power cut.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use super::recording::{Cut, Part, Recording};
+use super::recording::{Cut, Recording, WritePart};
 use crate::lab::Disk;
 
-/// Makes disks, for one cut after the other, in the order of their flushes.
+/// Creates disks for one cut after another, in the order of their flushes.
 #[derive(Debug)]
 pub struct Replay<'a> {
     recording: &'a Recording,
-    /// As it is after [`Replay::flushes`].
+    /// The disk after [`Replay::flushes`] flushes.
     disk: Disk,
     flushes: usize,
 }
 
 impl<'a> Replay<'a> {
-    /// Begins with the disk as it was before the recording. It is changed.
+    /// Starts with the disk before the recording. The disk is modified.
     pub fn new(recording: &'a Recording, before: Disk) -> Self {
         Self {
             recording,
@@ -26,12 +26,15 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The disk after a cut, as a new file.
+    /// Creates the disk after a cut as a new file.
     ///
     /// # Panics
-    /// The cut is earlier than the one before.
+    /// The cut is earlier than the previous one.
     pub fn disk_after(&mut self, cut: &Cut, image: PathBuf) -> Disk {
-        assert!(self.flushes <= cut.flushes, "cuts come in their order");
+        assert!(
+            self.flushes <= cut.flushes,
+            "cuts must be in ascending order"
+        );
         for flushes in self.flushes..cut.flushes {
             write(&self.disk, self.recording.parts(flushes));
         }
@@ -42,7 +45,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-fn write<'a>(disk: &Disk, parts: impl Iterator<Item = Part<'a>>) {
+fn write<'a>(disk: &Disk, parts: impl Iterator<Item = WritePart<'a>>) {
     let image = File::options().write(true).open(disk.image());
     let image = image.expect("a disk that can be written to");
     for part in parts {

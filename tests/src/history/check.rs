@@ -1,4 +1,4 @@
-//! Holds what servers recorded against what the nodes did.
+//! Compares what servers recorded with what the nodes did.
 
 mod delivery;
 mod eim;
@@ -10,151 +10,160 @@ mod tests;
 use std::fmt;
 
 use chrono::TimeDelta;
-use evenkeel_simulator::truth::{EimTruth, OwnTruth};
+use evenkeel_simulator::ground_truth::{EimGroundTruth, OwnGroundTruth};
 
-use super::book::{Book, Member};
-use super::record::Run;
+use super::operator_log::{OperatorLog, SimulatedMember};
+use super::run_records::Run;
 
-/// What must never be.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which rule.
     pub rule: Rule,
-    /// On which instance.
+    /// ID of the instance.
     pub instance: String,
-    /// What was found.
-    pub found: String,
+    /// What is wrong.
+    pub message: String,
 }
 
-/// A rule of histories.
+/// A rule that every history must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// What was acknowledged is stored.
+    /// What the server acknowledged is stored.
     NoReportIsLost,
-    /// What happened once is recorded once.
+    /// An event is recorded once.
     NoRunTwice,
-    /// What is recorded happened.
+    /// Every recorded event happened.
     NothingIsInvented,
-    /// Nothing begins outside a window or without leave, by the clock of whoever decided.
-    NoBeginWithoutLeave,
-    /// An instance has one open run at a time.
+    /// An update starts only in a window and with a permit, by the clock of the side that decides.
+    NoStartWithoutPermit,
+    /// An instance has at most one open run.
     NoTwoOpenRuns,
-    /// A run ended as the node did.
+    /// A run ends in the state that the node reached.
     EndsMatch,
-    /// A run is given up for lack of news only after it stood still for as long as the settings say.
-    NotGivenUpEarly,
-    /// A node is brought only to an image that somebody wished for, and to an older one only if the policy says so.
-    NoImageUnwished,
-    /// A node is not told another image while it is brought to one.
+    /// A run times out only after it stayed in one state for the configured time.
+    NoEarlyTimeout,
+    /// A node gets only a desired image, and an older image only if the policy allows it.
+    NoUndesiredImage,
+    /// The target of a node does not change while an update to it runs.
     TargetIsFrozen,
-    /// An image that a node fell back from is tried there again only by an order that was given after that, and never
-    /// with leave from before.
-    NoBadImageUnordered,
-    /// A run says which image ran before, which was wanted and which ran in the end.
+    /// A node retries an image that it reverted only after an order that was given later, and never with an older
+    /// offline grant.
+    NoRetryWithoutOrder,
+    /// A run records the image before, the target image and the image that was booted in the end.
     BootedIsTrue,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} on {}: {}", self.rule, self.instance, self.found)
+        write!(f, "{:?} on {}: {}", self.rule, self.instance, self.message)
     }
 }
 
-/// Collects what is found on one node.
+/// Collects the violations of one node.
 #[derive(Debug)]
 struct Findings<'a> {
-    member: &'a Member,
-    found: Vec<Violation>,
+    member: &'a SimulatedMember,
+    violations: Vec<Violation>,
 }
 
 impl Findings<'_> {
-    fn add(&mut self, rule: Rule, found: String) {
-        self.found.push(Violation {
+    fn add(&mut self, rule: Rule, message: String) {
+        self.violations.push(Violation {
             rule,
             instance: self.member.instance.clone(),
-            found,
+            message,
         });
     }
 }
 
-/// Everything that is wrong with the records of a node of our own agent.
-pub fn own_node(member: &Member, truth: &OwnTruth, runs: &[&Run], book: &Book) -> Vec<Violation> {
+/// Checks the records of a node with our own agent.
+pub fn check_own_node(
+    member: &SimulatedMember,
+    ground_truth: &OwnGroundTruth,
+    runs: &[&Run],
+    log: &OperatorLog,
+) -> Vec<Violation> {
     let mut findings = Findings {
         member,
-        found: Vec::new(),
+        violations: Vec::new(),
     };
-    let book = &book.of(member);
-    one_at_a_time(&mut findings, runs);
-    given_up(&mut findings, runs, book);
-    own::own(&mut findings, truth, runs, book);
-    images::images(&mut findings, truth, runs, book);
-    findings.found
+    let log = &log.for_node(member);
+    check_open_runs(&mut findings, runs);
+    check_timeouts(&mut findings, runs, log);
+    own::check_own(&mut findings, ground_truth, runs, log);
+    images::check_images(&mut findings, ground_truth, runs, log);
+    findings.violations
 }
 
-/// Everything that is wrong with the records of a node of the ancestor's agent.
-pub fn eim_node(member: &Member, truth: &EimTruth, runs: &[&Run], book: &Book) -> Vec<Violation> {
+/// Checks the records of a node with EIM's agent.
+pub fn check_eim_node(
+    member: &SimulatedMember,
+    ground_truth: &EimGroundTruth,
+    runs: &[&Run],
+    log: &OperatorLog,
+) -> Vec<Violation> {
     let mut findings = Findings {
         member,
-        found: Vec::new(),
+        violations: Vec::new(),
     };
-    let book = &book.of(member);
-    one_at_a_time(&mut findings, runs);
-    given_up(&mut findings, runs, book);
-    eim::eim(&mut findings, truth, runs, book);
-    findings.found
+    let log = &log.for_node(member);
+    check_open_runs(&mut findings, runs);
+    check_timeouts(&mut findings, runs, log);
+    eim::check_eim(&mut findings, ground_truth, runs, log);
+    findings.violations
 }
 
-/// How much finer clocks are than the store.
-const GRAIN: TimeDelta = TimeDelta::milliseconds(1);
+/// Precision of stored times; clocks are finer.
+const STORE_PRECISION: TimeDelta = TimeDelta::milliseconds(1);
 
-/// What was given up for lack of news stood still for long enough.
-fn given_up(findings: &mut Findings<'_>, runs: &[&Run], book: &Book) {
+/// Checks that runs time out only after they stayed in one state for long enough.
+fn check_timeouts(findings: &mut Findings<'_>, runs: &[&Run], log: &OperatorLog) {
     for run in runs {
         let Some(at) = run.events.iter().position(|one| one.event == "timed_out") else {
             continue;
         };
         let (before, rest) = run.events.split_at(at);
         let state = before.last().map(|last| last.state.as_str());
-        // What changed nothing did not start the time anew.
+        // An event that does not change the state does not restart the timeout.
         let since = before
             .iter()
             .rev()
             .take_while(|one| Some(one.state.as_str()) == state)
             .last();
         let given_up = rest[0].at;
-        if since.is_none_or(|since| given_up + GRAIN < since.at + book.patience) {
+        if since.is_none_or(|since| given_up + STORE_PRECISION < since.at + log.run_timeout) {
             let since = since.map(|since| since.at);
-            let found = format!(
-                "{} was given up at {given_up}, it stood so since {since:?}",
+            let message = format!(
+                "{} timed out at {given_up}, its state had not changed since {since:?}",
                 run.id
             );
-            findings.add(Rule::NotGivenUpEarly, found);
+            findings.add(Rule::NoEarlyTimeout, message);
         }
     }
 }
 
-/// No two runs of an instance are open at the same instant, and none ends before it was opened.
-fn one_at_a_time(findings: &mut Findings<'_>, runs: &[&Run]) {
+/// Checks that an instance has one open run at a time, and that the events of each run are in order.
+fn check_open_runs(findings: &mut Findings<'_>, runs: &[&Run]) {
     let mut spans: Vec<_> = runs
         .iter()
-        .filter_map(|run| Some((run.opened()?, *run)))
+        .filter_map(|run| Some((run.opened_at()?, *run)))
         .collect();
-    spans.sort_by_key(|(opened, run)| (*opened, run.over()));
+    spans.sort_by_key(|(opened, run)| (*opened, run.ended_at()));
     for pair in spans.windows(2) {
         let ((_, first), (opened, second)) = (pair[0], pair[1]);
-        if first.over().is_none_or(|over| opened < over) {
-            let found = format!(
+        if first.ended_at().is_none_or(|ended| opened < ended) {
+            let message = format!(
                 "{} was opened at {opened} while {} was open",
                 second.id, first.id
             );
-            findings.add(Rule::NoTwoOpenRuns, found);
+            findings.add(Rule::NoTwoOpenRuns, message);
         }
     }
     for run in runs {
         let is_in_order = run.events.is_sorted_by_key(|entry| entry.at);
         if run.events.is_empty() || !is_in_order {
-            let found = format!("the events of {} are none or out of order", run.id);
-            findings.add(Rule::NothingIsInvented, found);
+            let message = format!("{} has no events, or they are out of order", run.id);
+            findings.add(Rule::NothingIsInvented, message);
         }
     }
 }

@@ -1,55 +1,59 @@
-//! Histories: what servers recorded, held against what simulated nodes really did.
+//! Histories: what servers recorded, compared with what simulated nodes really did.
 //!
-//! [`Replicas`] are real servers on one Postgres that are killed all the time, [`Crowd`] the nodes of both protocols,
-//! [`Operator`] whoever makes windows and changes wishes meanwhile and keeps a [`Book`] of it. [`check`] compares.
+//! [`Replicas`] are real servers on one Postgres that are killed all the time, [`SimulatedFleet`] has nodes of both
+//! protocols, and [`Operator`] creates windows and changes assignments meanwhile and logs this in an [`OperatorLog`].
+//! [`check`] compares.
 
-mod book;
 pub mod check;
-mod crowd;
-mod desk;
-mod door;
-mod gallery;
+mod image_catalog;
 mod operator;
-mod racer;
-mod record;
-mod repetition;
+mod operator_client;
+mod operator_log;
+mod registrar;
+mod repeated_schedules;
 mod replicas;
-mod story;
+mod run_records;
+mod scripted_node;
+mod simulated_fleet;
+mod timeline;
 
-pub use book::{Aim, Book, Held, Member, Opened, Paused, Published, Repeated, Scope, Step, Wished};
-pub use crowd::{Crowd, Crowded, Truth};
-pub use desk::{Desk, Trouble};
-pub use door::Door;
-pub use gallery::Gallery;
+pub use image_catalog::ImageCatalog;
 pub use operator::Operator;
-pub use racer::Racer;
-pub use record::{Entry, Run, read_runs};
+pub use operator_client::{CallError, OperatorClient};
+pub use operator_log::{
+    Action, AssignmentRecord, DesiredImage, ImageRecord, OperatorLog, PauseRecord, ScheduleRecord,
+    Scope, SimulatedMember, Validity, WindowRecord,
+};
+pub use registrar::NodeRegistrar;
 pub use replicas::{Replicas, machine_time};
-pub use story::story;
+pub use run_records::{Run, RunEntry, read_runs};
+pub use scripted_node::ScriptedNode;
+pub use simulated_fleet::{FleetSettings, GroundTruth, SimulatedFleet};
+pub use timeline::render_timeline;
 
 use std::io::Write as _;
 
 use chrono::TimeDelta;
 
-/// How old may be what the servers of a history remember: their `maintenance_manager.view.max_staleness`.
-pub const OLDEST: TimeDelta = TimeDelta::seconds(2);
+/// Maximum age of cached answers: `maintenance_manager.answer_cache.max_staleness` of the servers.
+pub const MAX_CACHE_AGE: TimeDelta = TimeDelta::seconds(2);
 
-/// Says something to whoever watches a long test.
+/// Prints the progress of a long test.
 ///
 /// # Panics
-/// Nobody can listen.
-pub fn say(line: &str) {
+/// Standard error cannot be written.
+pub fn print_progress(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("a line on standard error");
 }
 
-/// A number of the environment, for the switches of these tests.
+/// Reads a number from an environment variable.
 ///
 /// # Panics
-/// It is none.
+/// The value is not a number.
 #[expect(clippy::disallowed_methods, reason = "the switches of these tests")]
 pub fn number(name: &str, otherwise: u64) -> u64 {
-    let given = std::env::var(name);
-    given.map_or(otherwise, |text| {
+    let value = std::env::var(name);
+    value.map_or(otherwise, |text| {
         text.parse()
             .unwrap_or_else(|_| panic!("{name}: not a number"))
     })

@@ -1,4 +1,4 @@
-//! Servers on one Postgres that are killed and started again.
+//! Servers on one Postgres that are killed and restarted.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use tokio::process::{Child, Command};
 
 use crate::lab::Binaries;
 
-/// As in a real installation, Postgres learns what its tables hold: without, it takes a project of hundreds of nodes for
-/// one of a few, and reads all of them for each.
-const TIDY: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
+/// Settings of Postgres. As in production, it must collect statistics of its tables: without them it takes a project
+/// with hundreds of nodes for a small one, and scans whole tables for each node.
+const POSTGRES_SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
 
-/// How long a server may take to start on a machine that is busy.
-const START: Duration = Duration::from_mins(2);
+/// How long a server may take to start on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The clock that the servers have as well.
+/// The clock of this machine, which is the servers' clock as well.
 pub fn machine_time() -> Time {
     SystemClock.now()
 }
@@ -35,7 +35,7 @@ pub struct Replicas {
     folder: TempDir,
 }
 
-/// One of them.
+/// One server.
 #[derive(Debug)]
 pub struct Replica {
     number: usize,
@@ -48,24 +48,24 @@ pub struct Replica {
 }
 
 impl Replicas {
-    /// Starts servers with an empty database. `settings` is added to their configuration.
+    /// Starts `count` servers with an empty database. `settings` is appended to their configuration.
     ///
     /// # Panics
-    /// They do not start.
+    /// A server does not start.
     pub async fn start(count: usize, settings: &str) -> Self {
         Self::start_each(&vec![settings; count]).await
     }
 
-    /// Starts a server for each of these settings, all with one empty database.
+    /// Starts one server for each of these settings, all with the same empty database.
     ///
     /// # Panics
-    /// They do not start.
+    /// A server does not start.
     pub async fn start_each(settings: &[&str]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("evenkeel-replicas.")
             .tempdir();
         let folder = folder.expect("a temporary folder");
-        let postgres = PrivatePostgres::throwaway_with(&TIDY).await;
+        let postgres = PrivatePostgres::throwaway_with(&POSTGRES_SETTINGS).await;
         let postgres = postgres.expect("a Postgres");
         let program = program().await;
         let mut servers = Vec::new();
@@ -85,7 +85,7 @@ impl Replicas {
                 southbound: "127.0.0.1:0".to_owned(),
                 admin: String::new(),
             };
-            // One after the other: the first one makes the schema, the keys and the project.
+            // Sequentially: the first server creates the schema, the keys and the project.
             replica.start().await;
             servers.push(replica);
         }
@@ -96,16 +96,16 @@ impl Replicas {
         }
     }
 
-    /// Where REST is, of each server.
-    pub fn rest(&self) -> Vec<String> {
+    /// REST address of each server.
+    pub fn rest_addresses(&self) -> Vec<String> {
         self.servers
             .iter()
             .map(|server| server.rest.clone())
             .collect()
     }
 
-    /// Where agents come in, of each server.
-    pub fn southbound(&self) -> Vec<String> {
+    /// Southbound address of each server.
+    pub fn southbound_addresses(&self) -> Vec<String> {
         self.servers
             .iter()
             .map(|server| server.southbound.clone())
@@ -115,43 +115,43 @@ impl Replicas {
     /// The token of the first operator.
     ///
     /// # Panics
-    /// There is none.
-    pub fn token(&self) -> String {
+    /// The token file is missing.
+    pub fn operator_token(&self) -> String {
         let path = self.folder.path().join("data-0/operator-token");
         fs::read_to_string(path).expect("a token").trim().to_owned()
     }
 
-    /// The certificate of the servers' authority, in PEM.
+    /// The CA certificate of the servers, in PEM.
     ///
     /// # Panics
-    /// There is none.
-    pub fn ca(&self) -> String {
+    /// The CA cannot be read.
+    pub fn ca_certificate(&self) -> String {
         let ca = CertificateAuthority::open(&self.folder.path().join("ca"), machine_time());
         ca.expect("an authority").certificate_pem().to_owned()
     }
 
-    /// Who makes tokens that the servers believe.
+    /// Issues tokens that the servers accept.
     ///
     /// # Panics
-    /// There are no keys.
+    /// The keys cannot be read.
     pub fn authority(&self) -> Authority {
         let keys = Keys::open(&self.folder.path().join("keys")).expect("keys");
         Authority::new(keys, evenkeel_auth::Settings::default())
     }
 
-    /// The servers one by one, so that something can be done to them while others go on.
+    /// The servers one by one, so that a test can stop some while others run.
     pub const fn servers(&mut self) -> &mut Vec<Replica> {
         &mut self.servers
     }
 
-    /// The counters and gauges of this name, with whatever labels, of each server that runs.
+    /// Lines of the counters and gauges with this name, with any labels, of each running server.
     ///
     /// # Panics
-    /// A server that runs does not tell.
-    pub async fn measured(&self, name: &str) -> Vec<String> {
+    /// A running server does not answer.
+    pub async fn metric_lines(&self, name: &str) -> Vec<String> {
         let _already_installed = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::new();
-        let mut found = Vec::new();
+        let mut lines = Vec::new();
         for server in self.servers.iter().filter(|server| server.is_running()) {
             let url = format!("http://{}/metrics", server.admin);
             let answer = client.get(url).send().await.expect("an answer");
@@ -160,12 +160,12 @@ impl Replicas {
                 let rest = line.strip_prefix(name);
                 rest.is_some_and(|rest| rest.starts_with([' ', '{']))
             };
-            found.extend(text.lines().filter(of).map(str::to_owned));
+            lines.extend(text.lines().filter(of).map(str::to_owned));
         }
-        found
+        lines
     }
 
-    /// What the servers logged.
+    /// Logs of all servers.
     pub fn logs(&self) -> String {
         let of = |server: &Replica| {
             let text = fs::read_to_string(server.log()).unwrap_or_default();
@@ -174,7 +174,7 @@ impl Replicas {
         self.servers.iter().map(of).collect()
     }
 
-    /// Ends the servers and the Postgres.
+    /// Stops the servers and Postgres.
     pub async fn stop(mut self) {
         for server in &mut self.servers {
             server.kill().await;
@@ -186,12 +186,12 @@ impl Replicas {
 }
 
 impl Replica {
-    /// Whether it was started and not killed since.
+    /// Whether it was started and not killed since then.
     pub const fn is_running(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Kills it (SIGKILL) and waits until it is gone.
+    /// Kills the server (SIGKILL) and waits for its end.
     ///
     /// # Panics
     /// It cannot be killed.
@@ -201,7 +201,7 @@ impl Replica {
         }
     }
 
-    /// Starts it, on the ports that it had, and waits until it is ready.
+    /// Starts the server on the same ports as before and waits until it is ready.
     ///
     /// # Panics
     /// It does not start.
@@ -216,13 +216,13 @@ impl Replica {
                 panic!("server {} ended with {status}:\n{log}", self.number);
             }
             assert!(
-                begun.elapsed() < START,
+                begun.elapsed() < START_TIMEOUT,
                 "server {} does not start",
                 self.number
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let text = fs::read_to_string(&ready).expect("a file that says where");
+        let text = fs::read_to_string(&ready).expect("a file with the addresses");
         let addresses: Value = serde_json::from_str(&text).expect("JSON");
         let address = |listener: &str| addresses[listener].as_str().expect("an address").to_owned();
         self.rest = address("rest");
@@ -268,7 +268,7 @@ fn configuration(folder: &Path, number: usize, database: &str, settings: &str) -
     )
 }
 
-/// The server of this workspace, or another build of it that `EVENKEEL_TEST_SERVER` names.
+/// The server of this workspace, or the build at the path in `EVENKEEL_TEST_SERVER`.
 #[expect(clippy::disallowed_methods, reason = "a switch of these tests")]
 async fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("EVENKEEL_TEST_SERVER") {

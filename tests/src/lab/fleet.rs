@@ -7,47 +7,47 @@ use std::sync::OnceLock;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::machine::told;
+use super::machine::describe_output;
 use super::sweeper::Sweeper;
 use super::{Binaries, Lab, Member, Node, Repository, Rest, Server};
 
-/// Where the agent is on a node.
-pub(super) const AGENT: &str = "/srv/evenkeel-agent";
+/// Path of the agent on a node.
+pub(super) const AGENT_PATH: &str = "/srv/evenkeel-agent";
 
-/// A server with its project `default`, and what its nodes may install.
+/// A server with its project `default`, and a package repository for its nodes.
 #[derive(Debug)]
 pub struct Fleet {
     /// The server.
     pub server: Server,
-    /// What nodes may install: 1.0 of everything, and 1.1 from [`Member::has`] on.
+    /// Packages for the nodes: version 1.0 of each, and 1.1.
     pub repository: Repository,
-    /// An operator's session.
+    /// REST session of an operator.
     pub rest: Rest,
     token: OnceLock<String>,
-    /// Last, so that it goes last.
+    /// Last field, so that it is dropped last.
     lab: Lab,
 }
 
 impl Fleet {
-    /// A fleet without nodes, where there can be one.
+    /// Creates a fleet without nodes, if a lab is possible here.
     pub fn new() -> Option<Self> {
-        Some(Self::of(Lab::open()?, &[]))
+        Some(Self::with_settings(Lab::open()?, &[]))
     }
 
-    /// The fleet that all tests of this program share, where there can be one. It goes when the program ends. Nodes are
-    /// asked to poll every second.
+    /// The fleet that all tests of this program share, if a lab is possible here. It is removed when the program ends.
+    /// Its nodes poll every second.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<(Fleet, Sweeper)>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| {
             let often = ("EVENKEELD_MAINTENANCE_MANAGER__POLL_INTERVAL", "1s");
-            let fleet = Self::of(Lab::open()?, &[often]);
-            let sweeper = Sweeper::of(fleet.lab.folder(), Some(fleet.server.process()));
+            let fleet = Self::with_settings(Lab::open()?, &[often]);
+            let sweeper = Sweeper::start(fleet.lab.folder(), Some(fleet.server.process()));
             Some((fleet, sweeper))
         });
         shared.as_ref().map(|(fleet, _)| fleet)
     }
 
-    fn of(lab: Lab, settings: &[(&str, &str)]) -> Self {
+    fn with_settings(lab: Lab, settings: &[(&str, &str)]) -> Self {
         let repository = Repository::new(&lab, "repo");
         repository.publish("_1.1_");
         let server = Server::start_with(&lab, settings);
@@ -60,12 +60,12 @@ impl Fleet {
         }
     }
 
-    /// A path of the fleet's own.
+    /// A path in the folder of the fleet.
     pub fn path(&self, name: &str) -> PathBuf {
         self.lab.path(name)
     }
 
-    /// A node that has joined.
+    /// Creates a node that has joined.
     pub fn join(&self, name: &str) -> Member<'_> {
         let agent = Agent {
             program: &Binaries::get().agent,
@@ -74,31 +74,31 @@ impl Fleet {
         self.join_with(name, agent)
     }
 
-    /// A node that has joined with an agent of its own.
+    /// Creates a node that has joined with this agent.
     pub fn join_with(&self, name: &str, agent: Agent<'_>) -> Member<'_> {
         let node = self.equip(Node::new(&self.lab, name), agent.program);
         let uuid = Uuid::new_v4().to_string();
-        self.admit(node, agent.server, &["--uuid", &uuid])
+        self.enroll_node(node, agent.server, &["--uuid", &uuid])
     }
 
-    /// A node with an agent, and with the fleet's repository.
+    /// Adds an agent and the fleet's repository to a node.
     pub fn equip(&self, node: Node, agent: &Path) -> Node {
-        node.with(agent, AGENT)
-            .with(self.repository.folder(), Repository::INSIDE)
+        node.with_file(agent, AGENT_PATH)
+            .with_file(self.repository.folder(), Repository::INSIDE)
     }
 
-    /// Lets a node join that has an agent.
+    /// Enrolls a node that has an agent.
     #[track_caller]
-    pub fn admit(&self, node: Node, server: &str, words: &[&str]) -> Member<'_> {
-        let enrolled = self.enrol(&node, server, words);
-        assert!(enrolled.status.success(), "{}", told(&enrolled));
-        let said = String::from_utf8_lossy(&enrolled.stdout);
+    pub fn enroll_node(&self, node: Node, server: &str, arguments: &[&str]) -> Member<'_> {
+        let enrolled = self.enroll(&node, server, arguments);
+        assert!(enrolled.status.success(), "{}", describe_output(&enrolled));
+        let output = String::from_utf8_lossy(&enrolled.stdout);
         let ids = |line: &str| {
             let (host, rest) = line.strip_prefix("enrolled as ")?.split_once(" (")?;
             Some((host.to_owned(), rest.split_once(')')?.0.to_owned()))
         };
-        let ids = said.lines().find_map(ids);
-        let (host, instance) = ids.unwrap_or_else(|| panic!("no ids in {said}"));
+        let ids = output.lines().find_map(ids);
+        let (host, instance) = ids.unwrap_or_else(|| panic!("no ids in {output}"));
         Member {
             fleet: self,
             node,
@@ -107,33 +107,32 @@ impl Fleet {
         }
     }
 
-    /// What a node's agent says to enrolment with these words.
-    pub fn enrol(&self, node: &Node, server: &str, words: &[&str]) -> Output {
+    /// Runs `enroll` on a node with these additional arguments, and returns its output.
+    pub fn enroll(&self, node: &Node, server: &str, arguments: &[&str]) -> Output {
         let server = format!("https://{server}");
         let common = [
-            AGENT,
+            AGENT_PATH,
             "enroll",
             "--server",
             &server,
             "--token",
             self.token(),
         ];
-        node.run(&[&common[..], words].concat())
+        node.run(&[&common[..], arguments].concat())
     }
 
     fn token(&self) -> &str {
         self.token.get_or_init(|| {
-            let made = self.rest.post("/join-tokens", &json!({}));
-            made["token"].as_str().expect("a token").to_owned()
+            let created = self.rest.post("/join-tokens", &json!({}));
+            created["token"].as_str().expect("a token").to_owned()
         })
     }
 }
 
-/// Which agent a node has, and where it finds the server.
+/// The agent of a node, and the address of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent<'a> {
-    /// The program.
     pub program: &'a Path,
-    /// Address and port.
+    /// Address and port of the server.
     pub server: &'a str,
 }

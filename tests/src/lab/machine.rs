@@ -1,4 +1,4 @@
-//! The machine that the lab is on: how its scripts are run as root, and whether they can be.
+//! The machine that the lab runs on: how scripts run as root, and whether they can.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,34 +14,34 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::Suite;
-use crate::house::tree;
+use crate::architecture::tree;
 
-/// A place to make nodes and repositories in.
+/// A folder for nodes and repositories.
 #[derive(Debug)]
 pub struct Lab {
-    /// The Debian root that every node is an overlay of.
+    /// Debian root below the overlay of every node.
     base: PathBuf,
     scratch: TempDir,
 }
 
 impl Lab {
-    /// Opens a lab whose nodes run what this machine runs. Where there can be none, says so in one line and returns
-    /// nothing, or fails if tests of this kind are required.
+    /// Opens a lab whose nodes have the Debian release of this machine. If that is impossible here, prints one line and
+    /// returns `None`, or fails if these tests are required.
     pub fn open() -> Option<Self> {
         Self::open_with(None, &[])
     }
 
-    /// Opens a lab whose nodes run this release of Debian.
+    /// Opens a lab whose nodes have this release of Debian.
     pub fn open_in(suite: Suite) -> Option<Self> {
         Self::open_with(Some(suite), &[])
     }
 
-    /// Opens a lab whose nodes run a release of Debian, this machine's own unless one is given, and have these packages.
+    /// Opens a lab whose nodes have a release of Debian (by default this machine's release) and these packages.
     #[expect(clippy::disallowed_methods, reason = "the one switch of these tests")]
     pub fn open_with(suite: Option<Suite>, packages: &[&str]) -> Option<Self> {
         match base(suite, packages) {
             Ok(base) => {
-                // Postgres does not run as root and must get through to its data.
+                // Postgres does not run as root and must be able to reach its data.
                 let scratch = tempfile::Builder::new()
                     .prefix("evenkeel-lab.")
                     .permissions(Permissions::from_mode(0o711))
@@ -60,17 +60,17 @@ impl Lab {
         }
     }
 
-    /// The Debian root that every node is an overlay of.
+    /// Debian root below the overlay of every node.
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// The folder of everything that the lab makes.
+    /// Folder of all files of the lab.
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// A path of the lab's own.
+    /// A path in the folder of the lab.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
@@ -78,7 +78,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // What a node wrote belongs to root.
+        // Files of nodes belong to root.
         let _gone = as_root("rm", &[])
             .arg("-rf")
             .arg(self.scratch.path())
@@ -86,7 +86,7 @@ impl Drop for Lab {
     }
 }
 
-/// The path of one of the lab's scripts.
+/// Path of a script of the lab.
 pub(super) fn script(name: &str) -> PathBuf {
     tree::root().join("tests/lab").join(name)
 }
@@ -100,7 +100,7 @@ pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// A command that runs as root with these variables, by sudo if this process is not root.
+/// A command that runs as root with these variables, with sudo if this process is not root.
 pub(super) fn as_root(program: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Command {
     let mut command = if is_root() {
         command("env")
@@ -122,12 +122,16 @@ pub(super) fn as_root(program: impl AsRef<OsStr>, variables: &[(&str, &str)]) ->
 #[track_caller]
 pub(super) fn succeed(command: &mut Command) -> String {
     let output = command.output().expect("the command starts");
-    assert!(output.status.success(), "{command:?}: {}", told(&output));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        describe_output(&output)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Everything a command said.
-pub fn told(output: &Output) -> String {
+/// Status and output of a command.
+pub fn describe_output(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
         "{}\n{}{}",
@@ -137,15 +141,15 @@ pub fn told(output: &Output) -> String {
     )
 }
 
-/// Asks until there is an answer, at most `limit` long.
+/// Polls until there is a result, for at most `limit`.
 ///
 /// # Panics
-/// When there is none in time; `what` is then part of the message.
+/// There is no result in time. The message contains `what`.
 #[track_caller]
-pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, limit: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = poll() {
             return answer;
         }
         assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
@@ -161,7 +165,7 @@ fn is_root() -> bool {
     })
 }
 
-/// The Debian root of a suite with these packages, looked for once per program.
+/// The Debian root of a suite with these packages. Prepared once per program.
 fn base(suite: Option<Suite>, packages: &[&str]) -> Result<PathBuf, String> {
     static BASES: Mutex<BTreeMap<String, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
     let name = suite.map_or("", Suite::name);
@@ -171,7 +175,7 @@ fn base(suite: Option<Suite>, packages: &[&str]) -> Result<PathBuf, String> {
     base.clone()
 }
 
-/// Makes the Debian root, or finds it, and shows that an overlay of it can be entered.
+/// Creates or finds the Debian root, and checks that an overlay of it can be entered.
 #[expect(clippy::disallowed_methods, reason = "where the cache is")]
 fn prepare(suite: Option<Suite>, packages: &[&str]) -> Result<PathBuf, String> {
     let cache = std::env::var("EVENKEEL_LAB_CACHE").unwrap_or_default();
@@ -199,7 +203,11 @@ fn try_run(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let last = errors
+        .lines()
+        .last()
+        .unwrap_or("no error message")
+        .to_owned();
     Err(format!("no Debian root can be entered here: {last}"))
 }

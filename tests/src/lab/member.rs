@@ -1,4 +1,4 @@
-//! A node of a fleet, with what the server knows of it.
+//! A node of a fleet, with its resources on the server.
 
 use std::process::Output;
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
-use super::fleet::AGENT;
-use super::machine::{told, until};
+use super::fleet::AGENT_PATH;
+use super::machine::{describe_output, until};
 use super::{Fleet, Node, Repository, Running};
 
-/// States in which a run is over and nothing went wrong.
-const GOOD_ENDS: [&str; 2] = ["succeeded", "cancelled"];
+/// States of runs that ended well.
+const GOOD_END_STATES: [&str; 2] = ["succeeded", "cancelled"];
 
-/// States in which a run is over and something went wrong.
-const BAD_ENDS: [&str; 2] = ["failed", "reverted"];
+/// States of runs that ended badly.
+const BAD_END_STATES: [&str; 2] = ["failed", "reverted"];
 
 /// A node of a fleet.
 #[derive(Debug)]
 pub struct Member<'a> {
-    /// What it belongs to.
+    /// The fleet of the node.
     pub fleet: &'a Fleet,
     /// The node.
     pub node: Node,
-    /// Its host, such as `host-0a1b2c3d`.
+    /// ID of its host, such as `host-0a1b2c3d`.
     pub host: String,
-    /// Its instance, such as `inst-0a1b2c3d`.
+    /// ID of its instance, such as `inst-0a1b2c3d`.
     pub instance: String,
 }
 
 impl Member<'_> {
-    /// Gives the node version 1.0 of these packages.
-    pub fn has(&self, packages: &[&str]) {
+    /// Installs version 1.0 of these packages on the node, with apt.
+    pub fn install(&self, packages: &[&str]) {
         let exact = packages.iter().map(|name| format!("{name}=1.0"));
         let exact = exact.collect::<Vec<_>>().join(" ");
         self.node.sh(&format!(
@@ -40,8 +40,8 @@ impl Member<'_> {
         ));
     }
 
-    /// Installs packages from the files of the fleet's repository, such as `demo-hello_1.1`, without apt.
-    pub fn given(&self, files: &[&str]) {
+    /// Installs package files of the fleet's repository, such as `demo-hello_1.1`, without apt.
+    pub fn install_files(&self, files: &[&str]) {
         let paths = files
             .iter()
             .map(|file| format!("{}/pool/{file}_all.deb", Repository::INSIDE));
@@ -49,25 +49,25 @@ impl Member<'_> {
         self.node.sh(&format!("dpkg --install {paths}"));
     }
 
-    /// Makes a policy that wants these packages (`name=version`), one a line, and assigns it. Returns its id.
-    pub fn want(&self, packages: &str) -> String {
-        self.want_with(&json!({
+    /// Creates and assigns a policy for these packages (`name=version`, one a line). Returns its ID.
+    pub fn assign_packages(&self, packages: &str) -> String {
+        self.assign_new_policy(&json!({
             "updatePolicy": "UPDATE_POLICY_TARGET",
             "updatePackages": packages,
         }))
     }
 
-    /// Makes a policy that wants everything in the newest version by these rules, and assigns it. Returns its id.
-    pub fn want_all(&self, rules: &Value) -> String {
-        self.want_with(&json!({
+    /// Creates and assigns a policy for the newest version of everything, with these rules. Returns its ID.
+    pub fn assign_latest(&self, rules: &Value) -> String {
+        self.assign_new_policy(&json!({
             "updatePolicy": "UPDATE_POLICY_LATEST",
             "packageRules": rules,
         }))
     }
 
-    /// Makes a policy of these fields and assigns it. Returns its id.
-    pub fn want_with(&self, fields: &Value) -> String {
-        let mut policy = json!({ "name": "wanted" });
+    /// Creates and assigns a policy with these fields. Returns its ID.
+    pub fn assign_new_policy(&self, fields: &Value) -> String {
+        let mut policy = json!({ "name": "test" });
         let members = policy.as_object_mut().expect("an object");
         members.extend(fields.as_object().expect("an object").clone());
         let policy = self.fleet.rest.post("/os-update-policies", &policy);
@@ -84,7 +84,7 @@ impl Member<'_> {
         );
     }
 
-    /// Orders an update now: for this node a window is open at once, for an hour.
+    /// Orders an update now: a window of this node is open at once, for an hour.
     pub fn order_now(&self) {
         self.fleet.rest.put(
             &format!("/compute/instances/{}/order", self.instance),
@@ -92,9 +92,9 @@ impl Member<'_> {
         );
     }
 
-    /// Opens a window for the node, counted in seconds from now. Returns its start.
-    pub fn window(&self, from: i64, to: i64) -> DateTime<Utc> {
-        let now = self.now();
+    /// Creates a window for the node. Start and end are in seconds from now. Returns the start.
+    pub fn create_window(&self, from: i64, to: i64) -> DateTime<Utc> {
+        let now = self.server_time();
         let at = |seconds| (now + TimeDelta::seconds(seconds)).timestamp();
         self.fleet.rest.post(
             "/schedules/single",
@@ -109,44 +109,44 @@ impl Member<'_> {
         DateTime::from_timestamp(at(from), 0).expect("a time of this century")
     }
 
-    /// Opens a window that lasts an hour and waits until it is open.
+    /// Creates a window of an hour and waits until it is open.
     pub fn open_window(&self) {
-        let start = self.window(2, 3600);
-        self.until_it_is(start);
+        let start = self.create_window(2, 3600);
+        self.wait_for_time(start);
     }
 
-    /// Waits until the server's clock shows a time.
-    pub fn until_it_is(&self, time: DateTime<Utc>) {
+    /// Waits until the server's clock reaches a time.
+    pub fn wait_for_time(&self, time: DateTime<Utc>) {
         until("the time comes", Duration::from_secs(30), || {
-            (self.now() >= time).then_some(())
+            (self.server_time() >= time).then_some(())
         });
     }
 
-    /// The server's clock.
-    pub fn now(&self) -> DateTime<Utc> {
+    /// Current time of the server's clock.
+    pub fn server_time(&self) -> DateTime<Utc> {
         let decision = self.decision();
         let time = decision["time"].as_str().expect("a time");
         time.parse().expect("a time")
     }
 
-    /// What the node should do now, and why.
+    /// The server's decision for the node, with reasons.
     pub fn decision(&self) -> Value {
         self.fleet
             .rest
             .get(&format!("/compute/instances/{}/decision", self.instance))
     }
 
-    /// What people should know of the node, one condition of this kind; empty if there is none.
-    pub fn condition(&self, kind: &str) -> String {
+    /// Message of the instance's condition of this type; empty if there is none.
+    pub fn condition_message(&self, kind: &str) -> String {
         let path = format!("/compute/instances/{}", self.instance);
         let instance = self.fleet.rest.get(&path);
         let mut all = instance["conditions"].as_array().into_iter().flatten();
-        let found = all.find(|condition| condition["type"] == kind);
-        let message = found.and_then(|condition| condition["message"].as_str());
+        let matching = all.find(|condition| condition["type"] == kind);
+        let message = matching.and_then(|condition| condition["message"].as_str());
         message.unwrap_or_default().to_owned()
     }
 
-    /// All runs of this node, in full.
+    /// All runs of this node, with details.
     pub fn runs(&self) -> Vec<Value> {
         let filter = format!("instance.resourceId%3D%22{}%22", self.instance);
         let list = self
@@ -159,7 +159,7 @@ impl Member<'_> {
             .collect()
     }
 
-    /// The only run of this node, in full.
+    /// The only run of this node, with details.
     #[track_caller]
     pub fn only_run(&self) -> Value {
         let mut runs = self.runs();
@@ -167,71 +167,71 @@ impl Member<'_> {
         runs.remove(0)
     }
 
-    /// Orders an update now and lets the agent do what it can. Returns the only run, which must then be in this state.
+    /// Orders an update now and runs the agent once. Returns the only run, which must then be in this state.
     #[track_caller]
     pub fn update_to(&self, state: &str) -> Value {
         self.order_now();
-        self.go_on_to(state)
+        self.run_agent_to(state)
     }
 
-    /// Lets the agent do what can be done now. Returns the only run, which must then be in this state; whether the agent
-    /// says that all went well must fit.
+    /// Runs the agent once. Returns the only run, which must then be in this state. The exit status of the agent must
+    /// match the state.
     #[track_caller]
-    pub fn go_on_to(&self, state: &str) -> Value {
+    pub fn run_agent_to(&self, state: &str) -> Value {
         let output = self.agent_once();
         let runs = self.runs();
-        let said = told(&output);
-        assert_eq!(runs.len(), 1, "{runs:#?}\n{said}");
+        let text = describe_output(&output);
+        assert_eq!(runs.len(), 1, "{runs:#?}\n{text}");
         let run = runs.into_iter().next().expect("a run");
-        assert_eq!(run["state"], state, "{run:#}\n{said}");
-        let is_bad = BAD_ENDS.contains(&state);
-        let is_over = is_bad || GOOD_ENDS.contains(&state);
-        assert_eq!(output.status.success(), !is_bad, "{said}");
+        assert_eq!(run["state"], state, "{run:#}\n{text}");
+        let is_bad = BAD_END_STATES.contains(&state);
+        let is_over = is_bad || GOOD_END_STATES.contains(&state);
+        assert_eq!(output.status.success(), !is_bad, "{text}");
         assert_eq!(run["endTime"].as_u64() > Some(0), is_over, "{run:#}");
         run
     }
 
-    /// Asserts what dpkg says of these packages, and that it finds nothing wrong.
+    /// Asserts the dpkg state of these packages, and that dpkg finds no problems.
     #[track_caller]
-    pub fn stands(&self, packages: &[(&str, &str)]) {
-        let found = self.node.found();
+    pub fn assert_packages(&self, packages: &[(&str, &str)]) {
+        let status = self.node.dpkg_status();
         for (name, state) in packages {
-            assert_eq!(found.package(name), *state, "{name} in {found:#?}");
+            assert_eq!(status.package(name), *state, "{name} in {status:#?}");
         }
-        assert_eq!(found.audit, "");
+        assert_eq!(status.audit, "");
     }
 
-    /// Lets the agent do what is to be done now, and end.
+    /// Runs the agent until it has done everything that can be done now.
     pub fn agent_once(&self) -> Output {
         self.agent(&["run", "--once"])
     }
 
-    /// Runs the agent with these words until it ends.
-    pub fn agent(&self, words: &[&str]) -> Output {
-        self.node.run(&[&[AGENT], words].concat())
+    /// Runs the agent with these arguments until it ends.
+    pub fn agent(&self, arguments: &[&str]) -> Output {
+        self.node.run(&[&[AGENT_PATH], arguments].concat())
     }
 
-    /// Starts the agent with these words.
-    pub fn start_agent(&self, words: &[&str]) -> Running {
-        self.node.start(&[&[AGENT], words].concat())
+    /// Starts the agent with these arguments.
+    pub fn start_agent(&self, arguments: &[&str]) -> Running {
+        self.node.start(&[&[AGENT_PATH], arguments].concat())
     }
 }
 
-/// The events of a run by their names.
+/// Names of the events of a run.
 pub fn events(run: &Value) -> Vec<&str> {
     let events = run["events"].as_array().into_iter().flatten();
     events.filter_map(|event| event["event"].as_str()).collect()
 }
 
-/// The package of a run with this name.
+/// Result of the package with this name in a run.
 #[track_caller]
 pub fn package<'a>(run: &'a Value, name: &str) -> &'a Value {
     let packages = run["packages"].as_array().expect("packages");
-    let found = packages.iter().find(|package| package["name"] == name);
-    found.unwrap_or_else(|| panic!("no {name} in {run:#}"))
+    let matching = packages.iter().find(|package| package["name"] == name);
+    matching.unwrap_or_else(|| panic!("no {name} in {run:#}"))
 }
 
-/// Why a run ended as it did: the kind of its failure and the words.
+/// Reason of a run's end: kind of failure and message.
 #[track_caller]
 pub fn reason(run: &Value) -> (&str, &str) {
     let reason = run["reason"].as_str().expect("a text");

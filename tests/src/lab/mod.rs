@@ -1,15 +1,14 @@
-//! A lab: real Debian roots with real apt, real signed repositories, and a real server beside them.
+//! A lab: real Debian roots with real apt, real signed repositories, and a real server.
 //!
-//! A node of the lab is an overlay over a Debian root in namespaces of its own (`tests/lab/in-root`): made in no time,
-//! and gone with everything it started when it is killed. What is needed for that, root and overlayfs, is not everywhere,
-//! so a test begins with [`Lab::open`] and ends there, with one line, where the lab cannot be. With
-//! `EVENKEEL_REQUIRE_OS_TESTS=1` it fails instead.
+//! A node of the lab is an overlay over a Debian root in its own namespaces (`tests/lab/in-root`). Creating one is
+//! fast, and killing it ends everything that it started. The lab needs root and overlayfs, which are not available
+//! everywhere: where the lab is impossible, [`Lab::open`] prints one line and the test ends there. With
+//! `EVENKEEL_REQUIRE_OS_TESTS=1` the test fails instead.
 
 mod binaries;
 mod boot;
 mod disk;
 mod fleet;
-mod line;
 mod machine;
 mod member;
 mod node;
@@ -17,22 +16,23 @@ mod registry;
 mod repository;
 mod rest;
 mod server;
+mod slow_connection;
 mod suite;
 mod sweeper;
 pub mod vm;
 mod web;
 
 pub use binaries::Binaries;
-pub use boot::{Booted, debian_package};
-pub use disk::{Disk, Emulator, discard, stripped};
+pub use boot::{BootedNode, build_debian_package};
+pub use disk::{Disk, Emulator, remove_as_root, strip};
 pub use fleet::{Agent, Fleet};
-pub use line::SlowLine;
-pub use machine::{Lab, told, until};
+pub use machine::{Lab, describe_output, until};
 pub use member::{Member, events, package, reason};
-pub use node::{Found, Node, Running, is_older};
+pub use node::{DpkgStatus, Node, Running, is_older};
 pub use registry::Registry;
 pub use repository::Repository;
 pub use rest::Rest;
 pub use server::Server;
+pub use slow_connection::SlowConnection;
 pub use suite::Suite;
-pub use web::{Asked, Web};
+pub use web::{Web, WebRequest};

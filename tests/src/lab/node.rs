@@ -1,4 +1,4 @@
-//! A node: a Debian root of its own in which commands run.
+//! A node: its own Debian root in which commands run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -6,32 +6,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use super::machine::{as_root, command, script, succeed, told, until};
+use super::machine::{as_root, command, describe_output, script, succeed, until};
 use super::{Lab, Repository};
 
-/// A Debian machine, as far as apt and dpkg can tell.
+/// A Debian machine, from the point of view of apt and dpkg.
 #[derive(Debug)]
 pub struct Node {
-    /// The folders that it is an overlay of, the upmost first, with colons between them.
+    /// Lower folders of its overlay, the top one first, separated by colons.
     base: String,
     work: PathBuf,
     binds: Vec<String>,
-    small: Vec<String>,
+    small_filesystems: Vec<String>,
     readonly: Vec<String>,
     variables: Vec<String>,
     network: &'static str,
 }
 
-/// What dpkg of a node says.
+/// State of the packages, as dpkg reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Version and state of every package that it knows, such as `1.0 installed`.
+pub struct DpkgStatus {
+    /// Version and state of every known package, such as `1.0 installed`.
     packages: BTreeMap<String, String>,
-    /// What it finds wrong; empty if nothing is.
+    /// Problems that dpkg finds; empty if there are none.
     pub audit: String,
 }
 
-impl Found {
+impl DpkgStatus {
     /// Version and state of a package; empty if dpkg does not know it.
     pub fn package(&self, name: &str) -> &str {
         self.packages.get(name).map_or("", String::as_str)
@@ -39,82 +39,82 @@ impl Found {
 }
 
 impl Node {
-    /// A fresh machine.
+    /// Creates a machine.
     pub fn new(lab: &Lab, name: &str) -> Self {
-        Self::over(lab.base(), lab.path(name))
+        Self::on_base(lab.base(), lab.path(name))
     }
 
-    /// A fresh machine that is an overlay of `base` and keeps what is changed in `work`.
-    pub fn over(base: &Path, work: PathBuf) -> Self {
+    /// Creates a machine that is an overlay of `base` and stores its changes in `work`.
+    pub fn on_base(base: &Path, work: PathBuf) -> Self {
         Self {
             base: base.display().to_string(),
             work,
             binds: Vec::new(),
-            small: Vec::new(),
+            small_filesystems: Vec::new(),
             readonly: Vec::new(),
             variables: Vec::new(),
             network: "host",
         }
     }
 
-    /// Begins with what another machine changed, as [`Node::layer`] has it. That one must not run any more.
+    /// Adds the changes of another machine ([`Node::layer`]) below this one. The other machine must not run any more.
     #[must_use]
-    pub fn above(mut self, layer: &Path) -> Self {
+    pub fn on_layer(mut self, layer: &Path) -> Self {
         self.base = format!("{}:{}", layer.display(), self.base);
         self
     }
 
-    /// The folder of everything that was changed on this machine.
+    /// The folder of this machine's changes.
     pub fn layer(&self) -> PathBuf {
         self.work.join("upper")
     }
 
-    /// Puts an empty file system of a size, such as `4m`, over a folder in every boot.
+    /// Mounts an empty file system of a size, such as `4m`, over a folder in every boot.
     #[must_use]
-    pub fn with_little_room(mut self, folder: &str, size: &str) -> Self {
-        self.small.push(format!("{folder}={size}"));
+    pub fn with_small_filesystem(mut self, folder: &str, size: &str) -> Self {
+        self.small_filesystems.push(format!("{folder}={size}"));
         self
     }
 
-    /// Lets nothing be changed in a folder from now on.
+    /// Makes a folder read-only from now on.
     #[must_use]
     pub fn with_readonly(mut self, folder: &str) -> Self {
         self.readonly.push(folder.to_owned());
         self
     }
 
-    /// Lets everything be changed again.
+    /// Makes everything writable again.
     #[must_use]
     pub fn writable(mut self) -> Self {
         self.readonly.clear();
         self
     }
 
-    /// Shows a file or folder of the outside at a path inside, read-only.
+    /// Mounts a file or folder of this machine at a path of the node, read-only.
     #[must_use]
-    pub fn with(mut self, outside: &Path, inside: &str) -> Self {
+    pub fn with_file(mut self, outside: &Path, inside: &str) -> Self {
         self.binds.push(format!("{}:{inside}", outside.display()));
         self
     }
 
-    /// Cuts the machine off: it has a loopback of its own and nothing else.
+    /// Disconnects the machine: it has only its own loopback.
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = "no";
         self
     }
 
-    /// Sets a variable for everything that runs inside.
+    /// Sets a variable for all commands on the node.
     #[must_use]
     pub fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push(format!("{name}={value}"));
         self
     }
 
-    /// Makes the machine use a repository, and no other source, for apt.
+    /// Makes a repository the only source of apt.
     #[must_use]
     pub fn with_repository(self, repository: &Repository) -> Self {
-        let node = self.with(repository.folder(), repository.inside());
+        let node = self.with_file(repository.folder(), repository.inside());
         node.sh(&format!(
             "cp {}/repo.sources /etc/apt/sources.list.d/; apt-get -q update --error-on=any",
             repository.inside()
@@ -122,25 +122,27 @@ impl Node {
         node
     }
 
-    /// Runs a shell script that must succeed, in a boot of its own, and returns what it printed.
+    /// Runs a shell script in a separate boot. It must succeed. Returns its output.
     #[track_caller]
     pub fn sh(&self, text: &str) -> String {
-        succeed(&mut self.entering(&["sh", "-ec", text]))
+        succeed(&mut self.enter_command(&["sh", "-ec", text]))
     }
 
-    /// Runs a command, in a boot of its own.
-    pub fn run(&self, words: &[&str]) -> Output {
-        self.entering(words).output().expect("the command starts")
+    /// Runs a command in a separate boot.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.enter_command(arguments)
+            .output()
+            .expect("the command starts")
     }
 
-    /// Runs a command that must succeed, in a boot of its own, and returns what it printed.
+    /// Runs a command in a separate boot. It must succeed. Returns its output.
     #[track_caller]
-    pub fn succeed(&self, words: &[&str]) -> String {
-        succeed(&mut self.entering(words))
+    pub fn succeed(&self, arguments: &[&str]) -> String {
+        succeed(&mut self.enter_command(arguments))
     }
 
-    /// Starts a command in a boot of its own. What it prints goes to a log of its own.
-    pub fn start(&self, words: &[&str]) -> Running {
+    /// Starts a command in a separate boot. Its output goes to a log.
+    pub fn start(&self, arguments: &[&str]) -> Running {
         let pid = self.work.join("pid");
         let _old = as_root("rm", &[]).arg("-f").arg(&pid).status();
         let log = self.work.with_extension("log");
@@ -150,7 +152,7 @@ impl Node {
             .open(&log)
             .expect("a log can be written");
         let child = self
-            .entering(words)
+            .enter_command(arguments)
             .stdin(Stdio::null())
             .stderr(out.try_clone().expect("a second handle"))
             .stdout(out)
@@ -159,28 +161,28 @@ impl Node {
         Running { child, pid, log }
     }
 
-    /// The version of a package as dpkg has it, with its state, such as `1.0 installed`; empty if it is not there.
+    /// Version and state of a package as dpkg reports it, such as `1.0 installed`; empty if it is not installed.
     pub fn package(&self, name: &str) -> String {
         let format = "${Version} ${db:Status-Status}";
         let output = self.run(&["dpkg-query", "-W", "-f", format, name]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What dpkg finds wrong; empty if nothing is.
+    /// Problems that dpkg finds; empty if there are none.
     #[track_caller]
     pub fn audit(&self) -> String {
         self.succeed(&["dpkg", "--audit"])
     }
 
-    /// All that dpkg says, in one boot.
+    /// State of all packages and problems, read in one boot.
     #[track_caller]
-    pub fn found(&self) -> Found {
+    pub fn dpkg_status(&self) -> DpkgStatus {
         let format = "${Package} ${Version} ${db:Status-Status}\\n";
         let look = format!("dpkg-query -W -f '{format}'; echo; dpkg --audit || true");
-        let said = self.sh(&look);
-        let (packages, audit) = said.split_once("\n\n").unwrap_or((said.as_str(), ""));
+        let output = self.sh(&look);
+        let (packages, audit) = output.split_once("\n\n").unwrap_or((output.as_str(), ""));
         let packages = packages.lines().filter_map(|line| line.split_once(' '));
-        Found {
+        DpkgStatus {
             packages: packages
                 .map(|(name, state)| (name.to_owned(), state.to_owned()))
                 .collect(),
@@ -188,32 +190,32 @@ impl Node {
         }
     }
 
-    /// Whether there is a file at a path inside.
-    pub fn has(&self, path: &str) -> bool {
+    /// Whether a path exists on the node.
+    pub fn has_path(&self, path: &str) -> bool {
         self.run(&["test", "-e", path]).status.success()
     }
 
-    /// Runs a command that must succeed in the boot that is running, and returns what it printed.
+    /// Runs a command in the running boot. It must succeed. Returns its output.
     #[track_caller]
-    pub fn inside(&self, words: &[&str]) -> String {
-        succeed(&mut self.going_inside(words))
+    pub fn succeed_inside(&self, arguments: &[&str]) -> String {
+        succeed(&mut self.join_command(arguments))
     }
 
-    /// Runs a command in the boot that is running.
-    pub fn run_inside(&self, words: &[&str]) -> Output {
-        let output = self.going_inside(words).output();
+    /// Runs a command in the running boot.
+    pub fn run_inside(&self, arguments: &[&str]) -> Output {
+        let output = self.join_command(arguments).output();
         output.expect("the command starts")
     }
 
-    fn going_inside(&self, words: &[&str]) -> Command {
+    fn join_command(&self, arguments: &[&str]) -> Command {
         let mut command = as_root(script("into-root"), &[]);
-        command.arg(&self.work).args(words);
+        command.arg(&self.work).args(arguments);
         command
     }
 
-    fn entering(&self, words: &[&str]) -> Command {
+    fn enter_command(&self, arguments: &[&str]) -> Command {
         let (binds, variables) = (self.binds.join(" "), self.variables.join(" "));
-        let (small, readonly) = (self.small.join(" "), self.readonly.join(" "));
+        let (small, readonly) = (self.small_filesystems.join(" "), self.readonly.join(" "));
         let settings = [
             ("BIND", binds.as_str()),
             ("SMALL", small.as_str()),
@@ -222,12 +224,12 @@ impl Node {
             ("NET", self.network),
         ];
         let mut command = as_root(script("in-root"), &settings);
-        command.arg(&self.base).arg(&self.work).args(words);
+        command.arg(&self.base).arg(&self.work).args(arguments);
         command
     }
 }
 
-/// Something that runs on a node. Dropping it is a power cut.
+/// A running command on a node. Dropping it is a power cut.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -236,9 +238,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Kills everything that runs in this boot, at once.
+    /// Kills all processes of this boot at once.
     pub fn kill(&mut self) -> ExitStatus {
-        if let Some(status) = self.ended() {
+        if let Some(status) = self.exit_status() {
             return status;
         }
         let pid = until("the boot has begun", Duration::from_secs(10), || {
@@ -251,27 +253,27 @@ impl Running {
         self.child.wait().expect("a child of ours")
     }
 
-    /// Asks the command to stop (SIGTERM) and waits for its end.
+    /// Stops the command (SIGTERM) and waits for its end.
     pub fn stop(&mut self) -> ExitStatus {
         let inside = format!("pkill -TERM -P $(cat {})", self.pid.display());
         let _sent = as_root("sh", &[]).args(["-c", &inside]).status();
         self.wait(Duration::from_secs(30))
     }
 
-    /// Waits until the command has ended by itself.
+    /// Waits until the command ends on its own.
     #[track_caller]
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         let log = self.log.clone();
-        let what = || format!("the command ends; it said:\n{}", tail(&log));
-        until(&what(), limit, || self.ended())
+        let what = || format!("the command ends; its output:\n{}", tail(&log));
+        until(&what(), limit, || self.exit_status())
     }
 
-    /// How the command ended, if it has.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    /// Exit status of the command, if it has ended.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of ours")
     }
 
-    /// What it printed so far, and what those before it on this node printed.
+    /// Output so far, including the output of earlier commands on this node.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -290,12 +292,12 @@ fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// Whether Debian's own program says that one version is older than another.
+/// Whether dpkg considers one version older than the other.
 pub fn is_older(one: &str, other: &str) -> bool {
     let output = command("dpkg")
         .args(["--compare-versions", one, "lt", other])
         .output()
         .expect("dpkg starts");
-    assert!(output.stderr.is_empty(), "{}", told(&output));
+    assert!(output.stderr.is_empty(), "{}", describe_output(&output));
     output.status.success()
 }

@@ -1,4 +1,4 @@
-//! Debian's own registry, for operating systems that are published and synced.
+//! The OCI registry that Debian packages, for operating systems that are published and synced.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,36 +14,36 @@ use super::Lab;
 use super::machine::{command, until};
 
 /// [`Registry::PASSWORD`] as `htpasswd -B` writes it.
-const HASHED: &str = "$2y$05$evenkeelevenkeelevenkeeS2.OxIMjWcwHpYXoX1coCx9a7TdDdC";
+const PASSWORD_HASH: &str = "$2y$05$evenkeelevenkeelevenkeeS2.OxIMjWcwHpYXoX1coCx9a7TdDdC";
 
-/// A registry that runs until it is dropped. It speaks plain HTTP, keeps what it has in a folder, and tells all tags of
-/// a repository at once, without a word of a next page.
+/// A registry that runs until it is dropped. It uses plain HTTP, stores its data in a folder, and returns all tags of a
+/// repository at once, without a next page.
 #[derive(Debug)]
 pub struct Registry {
     process: Mutex<Child>,
     settings: PathBuf,
     data: PathBuf,
-    at: SocketAddr,
+    socket_address: SocketAddr,
 }
 
 impl Registry {
-    /// The one who may enter a registry that is not open.
+    /// User of a registry with a password.
     pub const USER: &str = "fleet";
 
     /// The password of [`Registry::USER`].
     pub const PASSWORD: &str = "open sesame";
 
-    /// A registry that is open to all.
+    /// Starts a registry without access control.
     pub fn open(lab: &Lab, name: &str) -> Self {
         Self::start(&lab.path(name), "")
     }
 
-    /// A registry that lets in [`Registry::USER`] only.
-    pub fn guarded(lab: &Lab, name: &str) -> Self {
+    /// Starts a registry that only [`Registry::USER`] may use.
+    pub fn with_password(lab: &Lab, name: &str) -> Self {
         let folder = lab.path(name);
         fs::create_dir_all(&folder).expect("a folder");
         let users = folder.join("users");
-        let line = format!("{}:{HASHED}\n", Self::USER);
+        let line = format!("{}:{PASSWORD_HASH}\n", Self::USER);
         fs::write(&users, line).expect("a file of users");
         let users = users.display();
         let guard = format!("auth:\n  htpasswd:\n    realm: lab\n    path: {users}\n");
@@ -68,58 +68,58 @@ impl Registry {
             process: Mutex::new(spawn(&settings)),
             settings,
             data,
-            at,
+            socket_address: at,
         };
         registry.wait();
         registry
     }
 
-    /// Its address, as `http://127.0.0.1:5000`.
+    /// URL, such as `http://127.0.0.1:5000`.
     pub fn address(&self) -> String {
-        format!("http://{}", self.at)
+        format!("http://{}", self.socket_address)
     }
 
-    /// Ends it; what it has stays.
+    /// Stops the registry and keeps its data.
     pub fn stop(&self) {
         let mut process = self.process();
         process.kill().expect("a child of ours");
         process.wait().expect("a child of ours");
     }
 
-    /// Starts it again at the same address, with what it had.
-    pub fn start_again(&self) {
+    /// Starts it again at the same address with the same data.
+    pub fn restart(&self) {
         *self.process() = spawn(&self.settings);
         self.wait();
     }
 
-    /// Takes a tag away, as nobody can over its interface.
+    /// Removes a tag from its data. The registry's API cannot do that.
     pub fn remove_tag(&self, repository: &str, tag: &str) {
-        let tags = self.repository(repository).join("_manifests/tags");
+        let tags = self.repository_folder(repository).join("_manifests/tags");
         fs::remove_dir_all(tags.join(tag)).expect("a tag");
     }
 
-    /// Changes a byte of the first content that a tag leads to, so that it is another one than its digest says.
-    pub fn spoil(&self, repository: &str, tag: &str) {
+    /// Changes one byte of the first layer of a tag, so that its digest is wrong.
+    pub fn corrupt(&self, repository: &str, tag: &str) {
         let link = format!("_manifests/tags/{tag}/current/link");
-        let link = fs::read_to_string(self.repository(repository).join(link));
-        let manifest = self.content(link.expect("a tag").trim());
+        let link = fs::read_to_string(self.repository_folder(repository).join(link));
+        let manifest = self.content_path(link.expect("a tag").trim());
         let manifest = fs::read(manifest).expect("a manifest");
         let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
         let digest = manifest["layers"][0]["digest"].as_str();
-        let file = self.content(digest.expect("a layer"));
-        let mut content = fs::read(&file).expect("a content");
+        let file = self.content_path(digest.expect("a layer"));
+        let mut content = fs::read(&file).expect("a layer's content");
         let middle = content.len() / 2;
         content[middle] ^= 1;
-        fs::write(&file, content).expect("another content");
+        fs::write(&file, content).expect("changed content");
     }
 
-    fn repository(&self, name: &str) -> PathBuf {
+    fn repository_folder(&self, name: &str) -> PathBuf {
         let all = self.data.join("docker/registry/v2/repositories");
         all.join(name)
     }
 
-    /// The file that holds a content.
-    fn content(&self, digest: &str) -> PathBuf {
+    /// The file with the content of a digest.
+    fn content_path(&self, digest: &str) -> PathBuf {
         let hex = digest.trim_start_matches("sha256:");
         let (front, _) = hex.split_at(2);
         let all = self.data.join("docker/registry/v2/blobs/sha256");
@@ -131,11 +131,13 @@ impl Registry {
             if let Some(status) = self.process().try_wait().expect("a child of ours") {
                 panic!("docker-registry ended with {status}");
             }
-            TcpStream::connect(self.at).is_ok().then_some(())
+            TcpStream::connect(self.socket_address)
+                .is_ok()
+                .then_some(())
         });
     }
 
-    /// A test that failed meanwhile changes nothing about the process.
+    /// The lock of the process. A panic of another test does not affect the process, so poisoning is ignored.
     fn process(&self) -> MutexGuard<'_, Child> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +146,7 @@ impl Registry {
 impl Drop for Registry {
     fn drop(&mut self) {
         let mut process = self.process();
-        // One that was stopped has ended already.
+        // A stopped registry has ended already.
         let _ended = process.kill();
         let _ended = process.wait();
     }

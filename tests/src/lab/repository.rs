@@ -1,4 +1,4 @@
-//! A signed apt repository of small packages, each of which shows one way an update can go.
+//! A signed apt repository of small packages. Each package shows one way in which an update can go.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::Lab;
 use super::machine::{command, script, succeed};
 use super::sweeper::Sweeper;
 
-/// A repository that nodes see in a folder of theirs, [`Repository::INSIDE`] unless it is another one.
+/// A repository that nodes see in one of their folders, by default [`Repository::INSIDE`].
 #[derive(Debug)]
 pub struct Repository {
     folder: PathBuf,
@@ -20,17 +20,17 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Where a node finds it.
+    /// Default folder of the repository on a node.
     pub const INSIDE: &str = "/srv/repo";
 
-    /// A repository that has version 1.0 of every package of `make-test-debs`.
+    /// Creates a repository with version 1.0 of every package of `make-test-debs`.
     pub fn new(lab: &Lab, name: &str) -> Self {
         let repository = Self::empty(lab, name, Self::INSIDE);
         repository.publish("_1.0_");
         repository
     }
 
-    /// A repository that has nothing yet, for nodes that see it at `inside`.
+    /// Creates an empty repository that nodes see at `inside`.
     pub fn empty(lab: &Lab, name: &str, inside: &str) -> Self {
         Self {
             folder: lab.path(name),
@@ -40,21 +40,22 @@ impl Repository {
         }
     }
 
-    /// The same, made with a variable that `make-apt-repo` knows, such as `DIST`.
+    /// Sets a variable of `make-apt-repo`, such as `DIST`.
     #[must_use]
-    pub fn made_with(mut self, name: &str, value: &str) -> Self {
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same for nodes that reach it by a URL.
+    /// Sets the URL by which nodes reach the repository.
     #[must_use]
-    pub fn reached_by(mut self, url: String) -> Self {
+    pub fn with_url(mut self, url: String) -> Self {
         self.url = url;
         self
     }
 
-    /// Adds the packages whose file name has this part, such as `demo-hello_1.1` or `_1.1_`, and signs anew.
+    /// Adds the packages whose file name contains this part, such as `demo-hello_1.1` or `_1.1_`, and signs the
+    /// repository again.
     pub fn publish(&self, part: &str) {
         let debs: Vec<PathBuf> = fs::read_dir(debs())
             .expect("a folder of packages")
@@ -71,29 +72,29 @@ impl Repository {
         );
     }
 
-    /// Where it lies outside.
+    /// Folder of the repository on this machine.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a node finds it.
+    /// Folder of the repository on a node.
     pub fn inside(&self) -> &str {
         &self.inside
     }
 
-    /// What a node must be told to use it: a stanza with the key inside.
-    pub fn sources(&self) -> String {
+    /// The apt source of the repository, in deb822 format with its key.
+    pub fn apt_source(&self) -> String {
         let text = fs::read_to_string(self.folder.join("repo.sources"));
-        text.expect("something was published")
+        text.expect("a published repository")
     }
 }
 
-/// The packages, made once per test program.
+/// Folder of the packages. They are built once per test program.
 fn debs() -> &'static Path {
     static DEBS: OnceLock<(TempDir, Sweeper)> = OnceLock::new();
     let (folder, _) = DEBS.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let sweeper = Sweeper::of(folder.path(), None);
+        let sweeper = Sweeper::start(folder.path(), None);
         succeed(command(script("make-test-debs")).arg(folder.path()));
         (folder, sweeper)
     });

@@ -1,10 +1,10 @@
-//! The REST interface as an operator's script uses it.
+//! REST client, for tests that act as an operator's script.
 
 use reqwest::{Client, Method};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-/// A session of one operator in one project.
+/// A session of an operator in a project.
 #[derive(Debug)]
 pub struct Rest {
     runtime: Runtime,
@@ -14,10 +14,10 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// A session with the server at `address` in the project named `project`.
+    /// Creates a session with the server at `address` in the project named `project`.
     pub fn new(address: &str, project: &str, token: &str) -> Self {
         let _already_installed = rustls::crypto::ring::default_provider().install_default();
-        // A server that was killed must not leave a connection behind that the next question is sent on.
+        // No idle connections: the next request must not use a connection to a server that was killed.
         let client = Client::builder().pool_max_idle_per_host(0).build();
         let client = client.expect("a client");
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -29,19 +29,19 @@ impl Rest {
         }
     }
 
-    /// Reads an object or a list. The path is counted from the project.
+    /// Reads an object or a list. The path is relative to the project.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         self.succeed(Method::GET, path, None)
     }
 
-    /// Makes an object and returns it.
+    /// Creates an object and returns it.
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Value {
         self.succeed(Method::POST, path, Some(body))
     }
 
-    /// Puts an object in its place and returns it.
+    /// Creates or replaces an object and returns it.
     #[track_caller]
     pub fn put(&self, path: &str, body: &Value) -> Value {
         self.succeed(Method::PUT, path, Some(body))
@@ -62,14 +62,14 @@ impl Rest {
     #[track_caller]
     fn succeed(&self, method: Method, path: &str, body: Option<&Value>) -> Value {
         let what = format!("{method} {path}");
-        let (status, answer) = self.ask(method, path, body);
+        let (status, answer) = self.send(method, path, body);
         assert!(status == 200, "{what}: {status} {answer}");
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{what}: {error}: {answer}"))
     }
 
-    /// Sends a request and returns the status and the text of the answer.
+    /// Sends a request. Returns the status and the body of the response.
     #[track_caller]
-    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, String) {
+    pub fn send(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, String) {
         let url = format!("{}{path}", self.base);
         let mut request = self.client.request(method, &url).bearer_auth(&self.token);
         if let Some(body) = body {

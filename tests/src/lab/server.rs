@@ -1,4 +1,4 @@
-//! A real server: `evenkeeld all` with a Postgres of its own.
+//! A real server: `evenkeeld all` with its own Postgres.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,13 +27,13 @@ impl Server {
         Self::start_with(lab, &[])
     }
 
-    /// Starts a server with an empty database and these variables.
+    /// Starts a server with an empty database and these environment variables.
     pub fn start_with(lab: &Lab, settings: &[(&str, &str)]) -> Self {
         Self::start_in(lab.folder(), settings)
     }
 
-    /// Starts a server with an empty database and these variables, that keeps what it has in a folder. Postgres, which
-    /// is not root, must get through to it.
+    /// Starts a server with an empty database and these environment variables. Its data is in `folder`, which
+    /// Postgres must be able to reach although it is not root.
     pub(super) fn start_in(folder: &Path, settings: &[(&str, &str)]) -> Self {
         let data = folder.join("server");
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -57,11 +57,11 @@ impl Server {
         child.wait().expect("a child of ours");
     }
 
-    /// Starts a killed server again on the same data and ports.
+    /// Starts a killed server again with the same data and ports.
     pub fn restart(&self) {
         let southbound = self.address("southbound");
         let rest = self.address("rest");
-        fs::remove_file(&self.ready).expect("the file of a server that was ready");
+        fs::remove_file(&self.ready).expect("the ready file of the server");
         let fixed = [
             ("EVENKEELD_SOUTHBOUND__LISTEN", southbound),
             ("EVENKEELD_REST__LISTEN", rest),
@@ -80,17 +80,17 @@ impl Server {
         address.replace("0.0.0.0", "127.0.0.1")
     }
 
-    /// A session of an operator who may read and write in the project `default`.
+    /// Session of an operator who may read and write in the project `default`.
     pub fn rest(&self) -> Rest {
         Rest::new(&self.address("rest"), "default", &self.token())
     }
 
-    /// What the operator's command line says to these words. It must succeed.
+    /// Runs the command line with these arguments and returns its output. It must succeed.
     #[track_caller]
-    pub fn cli(&self, words: &[&str]) -> String {
+    pub fn cli(&self, arguments: &[&str]) -> String {
         succeed(
             command(&Binaries::get().cli)
-                .args(words)
+                .args(arguments)
                 .env("EVENKEEL_CONFIG", self.data.with_extension("contexts"))
                 .env(
                     "EVENKEEL_SERVER",
@@ -100,14 +100,14 @@ impl Server {
         )
     }
 
-    /// What the database answers to a statement of its superuser: for what no caller of the server can bring about, such
-    /// as a time that lies long ago.
+    /// Runs an SQL statement as superuser and returns its output. For states that no client of the server can create,
+    /// such as a time in the past.
     #[track_caller]
     pub fn sql(&self, statement: &str) -> String {
         let postgres = self.data.join("postgres");
-        let beside = postgres.join("socket");
-        let noted = fs::read_to_string(postgres.join("socket-at")).unwrap_or_default();
-        let socket = [beside, PathBuf::from(noted.trim())]
+        let default_socket = postgres.join("socket");
+        let other_socket = fs::read_to_string(postgres.join("socket-at")).unwrap_or_default();
+        let socket = [default_socket, PathBuf::from(other_socket.trim())]
             .into_iter()
             .find(|folder| folder.join(".s.PGSQL.5432").exists());
         succeed(
@@ -118,7 +118,7 @@ impl Server {
         )
     }
 
-    /// The number of its process.
+    /// Process ID.
     pub(super) fn process(&self) -> u32 {
         self.child().id()
     }
@@ -128,7 +128,7 @@ impl Server {
         token.expect("a token").trim().to_owned()
     }
 
-    /// What the server logged.
+    /// Log of the server.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -142,17 +142,17 @@ impl Server {
         });
     }
 
-    /// A test that failed meanwhile changes nothing about the process.
+    /// The lock of the process. A panic of another test does not affect the process, so poisoning is ignored.
     fn child(&self) -> MutexGuard<'_, Child> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Server {
-    /// Stops it in order, so that its Postgres stops as well.
+    /// Stops the server gracefully, so that its Postgres stops as well.
     fn drop(&mut self) {
         let mut child = self.child();
-        // One that was killed and waited for may have left its number to another process.
+        // After a killed process was waited for, its ID may belong to another process.
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }

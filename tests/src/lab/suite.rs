@@ -1,4 +1,4 @@
-//! The releases of Debian that nodes are tried with.
+//! The releases of Debian that tests run with.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// All of them.
+    /// All releases.
     pub const ALL: [Self; 2] = [Self::Bookworm, Self::Trixie];
 
-    /// Its codename.
+    /// Code name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",

@@ -1,4 +1,4 @@
-//! Stops and removes what belongs to a whole program when that ends, however it ends: what is static is never dropped.
+//! Cleans up when the test program ends, however it ends, because statics are never dropped.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use super::machine::as_root;
 
-/// Waits for the end of this program, which closes its pipe, then stops a process in order, if there is one, and removes a
+/// Waits for the end of this program, which closes its pipe. Then stops a process, if there is one, and removes a
 /// folder.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
@@ -19,16 +19,16 @@ fi
 rm -rf "$1"
 "#;
 
-/// Waits for its own end, or for that of this program.
+/// A process that cleans up when it is dropped or when this program ends.
 #[derive(Debug)]
 pub(super) struct Sweeper {
-    /// Its standard input is what it waits on.
+    /// It waits for the end of its standard input.
     _waiting: Child,
 }
 
 impl Sweeper {
-    /// Will stop a process, if there is one, and remove a folder.
-    pub(super) fn of(folder: &Path, process: Option<u32>) -> Self {
+    /// Starts a sweeper that will stop a process, if there is one, and remove a folder.
+    pub(super) fn start(folder: &Path, process: Option<u32>) -> Self {
         let process = process.map_or_else(String::new, |id| id.to_string());
         let waiting = as_root("sh", &[])
             .args(["-c", SCRIPT, "sweeper"])
@@ -53,10 +53,10 @@ mod tests {
     use crate::lab::machine::{command, until};
 
     #[test]
-    fn what_was_left_is_stopped_and_removed() {
+    fn the_process_is_stopped_and_the_folder_is_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut left = command("sleep").arg("1000").spawn().expect("a process");
-        let sweeper = Sweeper::of(folder.path(), Some(left.id()));
+        let sweeper = Sweeper::start(folder.path(), Some(left.id()));
         assert!(left.try_wait().expect("a child of ours").is_none());
         drop(sweeper);
         let limit = Duration::from_secs(20);

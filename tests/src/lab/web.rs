@@ -1,4 +1,4 @@
-//! A web server for a repository: plain HTTP, one folder, and parts of files for those who ask for the rest of one.
+//! A web server for a repository: plain HTTP, one folder, with support for range requests.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,95 +13,98 @@ use chrono::{DateTime, Utc};
 #[derive(Debug)]
 pub struct Web {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<WebState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WebState {
     folder: PathBuf,
-    asked: Mutex<Vec<Asked>>,
+    requests: Mutex<Vec<WebRequest>>,
 }
 
-/// A file that was asked for.
+/// A request for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Its path in the folder.
+pub struct WebRequest {
+    /// Path in the folder.
     pub path: String,
-    /// From which byte on.
+    /// First byte of the range.
     pub from: u64,
 }
 
 impl Web {
-    /// Serves `folder`, which need not be there yet.
-    pub fn of(folder: &Path) -> Self {
+    /// Serves `folder`, which need not exist yet.
+    pub fn serve(folder: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(State {
+        let state = Arc::new(WebState {
             folder: folder.to_owned(),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
         });
         let shared = Arc::clone(&state);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                // A client that goes away in the middle is no matter of the server's.
+                // An error here means that the client has disconnected, which is not the server's problem.
                 thread::spawn(move || drop(answer_all(&client, &shared)));
             }
         });
         Self { address, state }
     }
 
-    /// Where it listens.
+    /// Address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What was asked for so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        let asked = self.state.asked.lock();
-        asked.unwrap_or_else(PoisonError::into_inner).clone()
+    /// All requests so far.
+    pub fn requests(&self) -> Vec<WebRequest> {
+        let requests = self.state.requests.lock();
+        requests.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Answers one request after the other.
-fn answer_all(client: &TcpStream, state: &State) -> io::Result<()> {
+/// Answers the requests of a connection.
+fn answer_all(client: &TcpStream, state: &WebState) -> io::Result<()> {
     let mut requests = BufReader::new(client.try_clone()?);
-    while let Some(asked) = read(&mut requests)? {
-        let mut all = state.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(asked.clone());
+    while let Some(request) = read(&mut requests)? {
+        let mut all = state
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.push(request.clone());
         drop(all);
-        answer(client, &state.folder, &asked)?;
+        answer(client, &state.folder, &request)?;
     }
     Ok(())
 }
 
-/// Reads a request; `None` at the end of all.
-fn read(requests: &mut BufReader<TcpStream>) -> io::Result<Option<Asked>> {
+/// Reads a request. `None` at the end of the connection.
+fn read(requests: &mut BufReader<TcpStream>) -> io::Result<Option<WebRequest>> {
     let mut line = String::new();
     if requests.read_line(&mut line)? == 0 {
         return Ok(None);
     }
     let path = line.split(' ').nth(1).unwrap_or_default();
-    let mut asked = Asked {
+    let mut request = WebRequest {
         path: path.trim_start_matches('/').to_owned(),
         from: 0,
     };
     loop {
         let mut field = String::new();
         if requests.read_line(&mut field)? == 0 || field.trim().is_empty() {
-            return Ok(Some(asked));
+            return Ok(Some(request));
         }
         let (name, value) = field.split_once(':').unwrap_or_default();
         if name.eq_ignore_ascii_case("range") {
             let from = value.trim().strip_prefix("bytes=");
             let from = from.and_then(|range| range.trim_end().strip_suffix('-'));
-            asked.from = from.and_then(|from| from.parse().ok()).unwrap_or(0);
+            request.from = from.and_then(|from| from.parse().ok()).unwrap_or(0);
         }
     }
 }
 
-fn answer(mut client: &TcpStream, folder: &Path, asked: &Asked) -> io::Result<()> {
-    let path = folder.join(&asked.path);
+fn answer(mut client: &TcpStream, folder: &Path, request: &WebRequest) -> io::Result<()> {
+    let path = folder.join(&request.path);
     let file = File::open(&path).and_then(|file| Ok((fs::metadata(&path)?, file)));
     let Ok((about, mut file)) = file else {
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
@@ -109,11 +112,11 @@ fn answer(mut client: &TcpStream, folder: &Path, asked: &Asked) -> io::Result<()
     let length = about.len();
     let changed = DateTime::<Utc>::from(about.modified()?);
     let changed = changed.format("%a, %d %b %Y %H:%M:%S GMT");
-    let left = length.saturating_sub(asked.from);
-    let (status, range) = if asked.from > 0 {
+    let left = length.saturating_sub(request.from);
+    let (status, range) = if request.from > 0 {
         let range = format!(
             "Content-Range: bytes {}-{}/{length}\r\n",
-            asked.from,
+            request.from,
             length.saturating_sub(1)
         );
         ("206 Partial Content", range)
@@ -124,7 +127,7 @@ fn answer(mut client: &TcpStream, folder: &Path, asked: &Asked) -> io::Result<()
         "HTTP/1.1 {status}\r\nContent-Length: {left}\r\n{range}Last-Modified: {changed}\r\nAccept-Ranges: bytes\r\n\r\n"
     );
     client.write_all(head.as_bytes())?;
-    file.seek(SeekFrom::Start(asked.from))?;
+    file.seek(SeekFrom::Start(request.from))?;
     io::copy(&mut file.take(left), &mut client)?;
     Ok(())
 }
@@ -133,7 +136,7 @@ fn answer(mut client: &TcpStream, folder: &Path, asked: &Asked) -> io::Result<()
 mod tests {
     use super::*;
 
-    fn ask(web: &Web, request: &str) -> String {
+    fn send(web: &Web, request: &str) -> String {
         let mut server = TcpStream::connect(web.address()).expect("a connection");
         server.write_all(request.as_bytes()).expect("a request");
         server
@@ -145,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_served_whole_and_from_its_middle() {
+    fn a_file_is_served_completely_and_from_its_middle() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("file"), "0123456789").expect("a file");
-        let web = Web::of(folder.path());
+        let web = Web::serve(folder.path());
         let both = "GET /file HTTP/1.1\r\n\r\nGET /file HTTP/1.1\r\nRange: bytes=4-\r\n\r\n";
-        let answer = ask(&web, both);
+        let answer = send(&web, both);
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(
             answer.contains("\r\n\r\n0123456789HTTP/1.1 206 "),
@@ -161,8 +164,12 @@ mod tests {
             "{answer}"
         );
         assert!(answer.ends_with("\r\n\r\n456789"), "{answer}");
-        assert!(ask(&web, "GET /none HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        let asked: Vec<_> = web.asked().into_iter().map(|asked| asked.from).collect();
-        assert_eq!(asked, [0, 4, 0]);
+        assert!(send(&web, "GET /none HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+        let offsets: Vec<_> = web
+            .requests()
+            .into_iter()
+            .map(|request| request.from)
+            .collect();
+        assert_eq!(offsets, [0, 4, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The Postgres behind the door, and one beside it that follows.
+//! The Postgres behind the proxy, and a standby of it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,44 +6,45 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_pg::{Options, PrivatePostgres};
-use evenkeel_tests::lab::told;
+use evenkeel_tests::lab::describe_output;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::house::until;
+use super::test_server::until;
 
-/// Who may log in: as in a private Postgres, and to follow it as well.
-const LOGINS: &str = "local all all peer map=evenkeel\nlocal replication all peer map=evenkeel\n";
+/// Logins as in a private Postgres, and also for replication.
+const HBA_RULES: &str =
+    "local all all peer map=evenkeel\nlocal replication all peer map=evenkeel\n";
 
-/// How long a program of Postgres may take on a machine that is busy.
-const LONGEST: Duration = Duration::from_mins(2);
+/// Maximum run time of a Postgres program on a busy machine.
+const PROGRAM_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A Postgres with a folder of its own, which is gone with it.
+/// A Postgres in a temporary folder, which is deleted with it.
 #[derive(Debug)]
 pub struct Database {
     postgres: PrivatePostgres,
     data: PathBuf,
-    /// Declared last: removed when Postgres is gone.
+    /// Declared last, so that it is deleted after Postgres has stopped.
     folder: TempDir,
 }
 
 impl Database {
-    /// Starts an empty one.
+    /// Starts an empty database.
     pub async fn start() -> Self {
-        let folder = folder();
+        let folder = temporary_folder();
         Self::start_in(folder).await
     }
 
-    /// Starts one that follows this one.
-    pub async fn follower(&self) -> Self {
-        let folder = folder();
+    /// Starts a standby of this database.
+    pub async fn start_standby(&self) -> Self {
+        let folder = temporary_folder();
         let home = folder.path().join("postgres");
         fs::create_dir(&home).expect("a folder");
-        fs::set_permissions(&home, Permissions::from_mode(0o711)).expect("a folder to get through");
+        fs::set_permissions(&home, Permissions::from_mode(0o711)).expect("a traversable folder");
         let data = home.join("data");
-        // It must be the program of the version that made the data.
+        // The program must have the version of the server that wrote the data.
         let programs = self
-            .ask("SELECT setting FROM pg_config WHERE name = 'BINDIR'")
+            .query("SELECT setting FROM pg_config WHERE name = 'BINDIR'")
             .await;
         let (from, to) = (self.postgres.admin_url(), data.to_string_lossy());
         let copy = Path::new(&programs).join("pg_basebackup");
@@ -59,40 +60,42 @@ impl Database {
             "-D",
             &to,
         ];
-        run(&copy, &how).await;
-        // Postgres never runs as root, and takes only what is its own.
+        run_program(&copy, &how).await;
+        // Postgres does not run as root, and requires that it owns its data.
         let like = format!("--reference={}", self.data.display());
-        run(Path::new("chown"), &["-R", &like, &to]).await;
+        run_program(Path::new("chown"), &["-R", &like, &to]).await;
         Self::start_in(folder).await
     }
 
-    /// Waits until it has all that the one has which it follows.
-    pub async fn until_like(&self, first: &Self) {
-        let written = first.ask("SELECT pg_current_wal_flush_lsn()").await;
+    /// Waits until this standby has replayed everything that the primary has written.
+    pub async fn wait_until_replayed(&self, first: &Self) {
+        let written = first.query("SELECT pg_current_wal_flush_lsn()").await;
         let has_all = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
-        until("it has all", async || {
-            (self.ask(&has_all).await == "t").then_some(())
+        until("the standby has replayed everything", async || {
+            (self.query(&has_all).await == "t").then_some(())
         })
         .await;
     }
 
-    /// From now on it hears no more of the one that it follows.
-    pub async fn cut_off(&self) {
-        self.ask("ALTER SYSTEM SET primary_conninfo = ''").await;
-        self.ask("SELECT pg_reload_conf()").await;
-        until("it hears no more", async || {
-            let count = self.ask("SELECT count(*) FROM pg_stat_wal_receiver").await;
+    /// Disconnects this standby from its primary.
+    pub async fn stop_replication(&self) {
+        self.query("ALTER SYSTEM SET primary_conninfo = ''").await;
+        self.query("SELECT pg_reload_conf()").await;
+        until("the standby is disconnected", async || {
+            let count = self
+                .query("SELECT count(*) FROM pg_stat_wal_receiver")
+                .await;
             (count == "0").then_some(())
         })
         .await;
     }
 
-    /// It follows nobody any more and takes what is written.
+    /// Promotes this standby to a primary.
     pub async fn promote(&self) {
-        assert_eq!(self.ask("SELECT pg_promote(true, 30)").await, "t");
+        assert_eq!(self.query("SELECT pg_promote(true, 30)").await, "t");
     }
 
-    /// Where it listens.
+    /// Socket on which Postgres listens.
     pub fn socket(&self) -> PathBuf {
         let url = self.postgres.url();
         let (_, host) = url.split_once("host=").expect("a URL with a folder");
@@ -100,16 +103,16 @@ impl Database {
         Path::new(folder).join(".s.PGSQL.5432")
     }
 
-    /// What it answers to a statement of its superuser, past every door.
-    pub async fn ask(&self, statement: &str) -> String {
+    /// Result of a statement of the superuser, sent directly and not through the proxy.
+    pub async fn query(&self, statement: &str) -> String {
         let of = self.postgres.admin_url();
         let of = of.replacen("/postgres?", "/evenkeel?", 1);
         let psql = Path::new("psql");
-        let said = ["-v", "ON_ERROR_STOP=1", "-qAtX", "-c", statement, &of];
-        run(psql, &said).await.trim().to_owned()
+        let arguments = ["-v", "ON_ERROR_STOP=1", "-qAtX", "-c", statement, &of];
+        run_program(psql, &arguments).await.trim().to_owned()
     }
 
-    /// Ends it at once, as in a crash.
+    /// Stops Postgres immediately, as in a crash.
     pub async fn stop(self) {
         self.postgres.stop().await;
         drop(self.folder);
@@ -117,12 +120,12 @@ impl Database {
 
     async fn start_in(folder: TempDir) -> Self {
         let logins = folder.path().join("logins");
-        fs::write(&logins, LOGINS).expect("a file can be written");
-        fs::set_permissions(&logins, Permissions::from_mode(0o644)).expect("a file to be read");
+        fs::write(&logins, HBA_RULES).expect("a file can be written");
+        fs::set_permissions(&logins, Permissions::from_mode(0o644)).expect("a readable file");
         let home = folder.path().join("postgres");
         let options = Options::new(&home)
             .durable(false)
-            // What was answered must be there for one that follows.
+            // The standby needs everything that was confirmed.
             .setting("synchronous_commit", "on")
             .setting("hba_file", logins.to_string_lossy());
         let postgres = PrivatePostgres::start(options).await;
@@ -134,8 +137,8 @@ impl Database {
     }
 }
 
-/// A folder that the user of Postgres gets through.
-fn folder() -> TempDir {
+/// Creates a folder that the user of Postgres can traverse.
+fn temporary_folder() -> TempDir {
     tempfile::Builder::new()
         .prefix("evenkeel-hanging.")
         .permissions(Permissions::from_mode(0o711))
@@ -143,22 +146,22 @@ fn folder() -> TempDir {
         .expect("a temporary folder")
 }
 
-/// What a program of this machine says. It must succeed.
+/// Output of a program of this machine, which must succeed.
 #[expect(
     clippy::disallowed_methods,
     reason = "Postgres comes with its own programs"
 )]
-async fn run(program: &Path, words: &[&str]) -> String {
+async fn run_program(program: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
-    let output = command.args(words).kill_on_drop(true).output();
-    let output = tokio::time::timeout(LONGEST, output).await;
+    let output = command.args(arguments).kill_on_drop(true).output();
+    let output = tokio::time::timeout(PROGRAM_TIMEOUT, output).await;
     let output = output.expect("the program ends");
     let output = output.expect("the program starts");
     assert!(
         output.status.success(),
-        "{} {words:?}: {}",
+        "{} {arguments:?}: {}",
         program.display(),
-        told(&output)
+        describe_output(&output)
     );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -1,105 +1,108 @@
-//! Another database takes the place of the one that there was.
+//! A standby replaces the database.
 
 use std::time::Duration;
 
-use super::house::{House, until};
 use super::node::Node;
+use super::test_server::{TestServer, until};
 
-/// How long a node waits for an answer before it gives a call up.
-const IMPATIENCE: Duration = Duration::from_secs(3);
+/// Time after which a node gives up a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why the view begins anew: what it follows is another server.
-const OTHER_SERVER: &str = r#"why="server""#;
-const REBUILDS: &str = "evenkeel_view_rebuilds_total";
+/// Reason for which the answer cache is rebuilt: it follows the log of another database server.
+const OTHER_SERVER_LABEL: &str = r#"reason="server""#;
+const REBUILDS_METRIC: &str = "evenkeel_answer_cache_rebuilds_total";
 
-/// What was written last never reached the one that takes over.
+/// The last writes never reach the standby.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_the_lost_database_knew_is_told_to_nobody_by_the_one_that_takes_over() {
-    let mut house = House::open().await;
+async fn changes_that_only_the_lost_database_had_are_not_sent_after_a_failover() {
+    let mut server = TestServer::start().await;
     let nodes = [
-        Node::own(&house, 1).await,
-        Node::own(&house, 2).await,
-        Node::eim(&house, 3).await,
+        Node::join_own(&server, 1).await,
+        Node::join_own(&server, 2).await,
+        Node::register_eim(&server, 3).await,
     ];
-    house.until_remembered(&nodes).await;
-    let [lost, kept, _] = &nodes;
-    let next = house.database.follower().await;
-    next.until_like(&house.database).await;
-    next.cut_off().await;
-    house.wish(&lost.instance).await;
-    lost.ask_until_told("apply").await;
+    server.wait_until_cached(&nodes).await;
+    let [lost, other, _] = &nodes;
+    let next = server.database.start_standby().await;
+    next.wait_until_replayed(&server.database).await;
+    next.stop_replication().await;
+    server.order_update(&lost.instance).await;
+    lost.poll_until_action("apply").await;
 
-    house.door.shut().await;
+    server.proxy.refuse_all().await;
     next.promote().await;
-    house.door.lead_to(&next.socket());
-    let before = std::mem::replace(&mut house.database, next);
+    server.proxy.set_database(&next.socket());
+    let before = std::mem::replace(&mut server.database, next);
     before.stop().await;
-    house.door.open().await;
+    server.proxy.forward_all().await;
 
-    let told = lost.ask_until_answered().await;
-    assert_eq!(told, "idle", "nobody here wishes anything of it");
-    house.wish(&kept.instance).await;
-    kept.ask_until_told("apply").await;
-    house.until_as_decided(&nodes).await;
-    assert_eq!(lost.ask_until_answered().await, "idle");
-    assert_eq!(house.counted(REBUILDS, OTHER_SERVER).await, 1);
-    assert!(house.is_running(), "without a restart");
-    house.close().await;
+    let action = lost.poll_until_answered().await;
+    assert_eq!(action, "idle", "the standby has no update for the node");
+    server.order_update(&other.instance).await;
+    other.poll_until_action("apply").await;
+    server.wait_until_answers_match_decisions(&nodes).await;
+    assert_eq!(lost.poll_until_answered().await, "idle");
+    assert_eq!(
+        server.metric_sum(REBUILDS_METRIC, OTHER_SERVER_LABEL).await,
+        1
+    );
+    assert!(server.is_running(), "without a restart");
+    server.stop().await;
 }
 
-/// A host that is gone does not hang up, and nobody else does in its place.
+/// A host that has vanished does not close its connections, and nothing else does.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_lead_nowhere_hold_up_nobody_for_long() {
-    let house = House::with_connections(3).await;
+async fn connections_to_a_vanished_host_do_not_block_nodes_for_long() {
+    let server = TestServer::with_connections(3).await;
     let nodes = [
-        Node::own(&house, 1).await,
-        Node::own(&house, 2).await,
-        Node::own(&house, 3).await,
-        Node::own(&house, 4).await,
+        Node::join_own(&server, 1).await,
+        Node::join_own(&server, 2).await,
+        Node::join_own(&server, 3).await,
+        Node::join_own(&server, 4).await,
     ];
-    house.until_remembered(&nodes).await;
+    server.wait_until_cached(&nodes).await;
 
-    house.door.leave_behind_at_commit();
+    server.proxy.abandon_connections_at_commit();
     let [one, two, three, four] = &nodes;
     let ended = tokio::join!(
-        Box::pin(tokio::time::timeout(IMPATIENCE, one.tell_facts())),
-        Box::pin(tokio::time::timeout(IMPATIENCE, two.tell_facts())),
-        Box::pin(tokio::time::timeout(IMPATIENCE, three.tell_facts())),
-        Box::pin(tokio::time::timeout(IMPATIENCE, four.tell_facts())),
+        Box::pin(tokio::time::timeout(CALL_TIMEOUT, one.send_facts())),
+        Box::pin(tokio::time::timeout(CALL_TIMEOUT, two.send_facts())),
+        Box::pin(tokio::time::timeout(CALL_TIMEOUT, three.send_facts())),
+        Box::pin(tokio::time::timeout(CALL_TIMEOUT, four.send_facts())),
     );
     let first = [&ended.0, &ended.1, &ended.2, &ended.3];
     let lost = first.iter().any(|ended| !matches!(ended, Ok(Ok(()))));
-    assert!(lost, "nobody's commit was lost: this shows nothing");
+    assert!(lost, "no commit was lost: this shows nothing");
 
     for node in &nodes {
-        until("its news is taken", async || {
-            let told = tokio::time::timeout(IMPATIENCE, node.tell_facts()).await;
-            told.ok()?.ok()
+        until("its facts are accepted", async || {
+            let result = tokio::time::timeout(CALL_TIMEOUT, node.send_facts()).await;
+            result.ok()?.ok()
         })
         .await;
     }
-    until("it is ready", async || {
-        (house.health("/readyz").await.0 == 200).then_some(())
+    until("the server is ready", async || {
+        (server.check_health("/readyz").await.0 == 200).then_some(())
     })
     .await;
-    house.wish(&one.instance).await;
-    one.ask_until_told("apply").await;
-    house.close().await;
+    server.order_update(&one.instance).await;
+    one.poll_until_action("apply").await;
+    server.stop().await;
 }
 
-impl House {
-    /// Asks until our own agents are told what an operator is shown, and all are answered from memory.
-    async fn until_as_decided(&self, nodes: &[Node]) {
-        until("all are told what is decided", async || {
+impl TestServer {
+    /// Polls until our agents get the decision that an operator sees, and all answers are cached.
+    async fn wait_until_answers_match_decisions(&self, nodes: &[Node]) {
+        until("all nodes get their decision", async || {
             for node in nodes.iter().filter(|node| node.is_own()) {
-                let told = node.ask_in_time().await.ok()?;
-                if told != self.decision(&node.instance).await {
+                let action = node.poll_in_time().await.ok()?;
+                if action != self.decided_action(&node.instance).await {
                     return None;
                 }
             }
             Some(())
         })
         .await;
-        self.until_remembered(nodes).await;
+        self.wait_until_cached(nodes).await;
     }
 }

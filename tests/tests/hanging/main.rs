@@ -1,21 +1,22 @@
-//! A server whose database hangs, comes back, refuses it, or is another one all at once.
+//! A server whose database hangs, returns, refuses connections, or is replaced by a standby.
 //!
-//! Between the server and its Postgres stands a [`door::Door`] that a test shuts, or lets nothing pass through. Nodes
-//! are simulated from the outside: they say one thing at a time, over gRPC and TLS, and hear refusals as they are.
+//! Between the server and its Postgres is a [`database_proxy::DatabaseProxy`], which refuses or
+//! holds traffic on demand. The nodes are simulated: they make one call at a time, over gRPC and
+//! TLS, and get refusals unchanged.
 //!
-//! | variable | what it is |
+//! | variable | meaning |
 //! | --- | --- |
-//! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to be tested |
+//! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to test |
 //!
-//! Two things of this kind are told elsewhere: a change log that somebody has cut short
-//! (`maintenance-manager/tests/story/stale.rs`, `store/tests/story/log.rs`), and floods and halves of handshakes
-//! (`server/tests/evenkeeld/flood.rs`).
+//! Other tests cover related failures: a truncated change log
+//! (`maintenance-manager/tests/story/stale.rs`, `store/tests/story/log.rs`), rate limits and
+//! incomplete handshakes (`server/tests/evenkeeld/overload.rs`).
 
 mod database;
-mod door;
+mod database_proxy;
 mod failover;
-mod house;
+mod lost_answers;
 mod node;
-mod refused;
-mod silent;
-mod stored;
+mod refused_connections;
+mod silent_database;
+mod test_server;

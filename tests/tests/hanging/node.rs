@@ -1,4 +1,4 @@
-//! Nodes that say one thing at a time, and hear refusals as they are.
+//! Nodes that make one call at a time and get refusals unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
     BeginRequest, Downloaded, Downloading, EnrollRequest, EnrollResponse, Event, Facts, Identity,
     OsRelease, PollRequest, PollResponse, ReportRequest,
@@ -16,7 +16,7 @@ use evenkeel_proto::agent::{
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
-use evenkeel_simulator::line;
+use evenkeel_simulator::connection;
 use evenkeel_tests::history::machine_time;
 use serde_json::json;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -24,126 +24,133 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
-use super::house::{ANSWER, House, MAX_STALENESS, until};
+use super::test_server::{CALL_TIME_LIMIT, MAX_STALENESS, TestServer, until};
 
-/// The attempt of every node: each has but one.
-const ATTEMPT: Uuid = Uuid::from_u128(7);
+/// ID of the attempt of every node; each node has one.
+const ATTEMPT_ID: Uuid = Uuid::from_u128(7);
 
-/// Between two questions of a node.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay between two polls of a node.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A node that has joined and said what it is.
+/// A node that has joined and sent its first facts or status.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its instance.
+    /// ID of its instance.
     pub instance: String,
     uuid: Uuid,
     is_eim: bool,
     channel: Channel,
     authorization: MetadataValue<Ascii>,
-    /// How often what it says of itself has changed.
-    turns: Arc<AtomicU8>,
+    /// Number of changes of its facts.
+    facts_version: Arc<AtomicU8>,
 }
 
 impl Node {
-    /// A node with our agent joins.
-    pub async fn own(house: &House, nth: u8) -> Self {
-        let token = house.join_token().await;
-        let channel = line::server(&house.southbound, &house.ca).expect("a line");
+    /// Enrolls a node with our agent.
+    pub async fn join_own(server: &TestServer, nth: u8) -> Self {
+        let token = server.create_join_token().await;
+        let channel = connection::connect_lazily(&server.southbound, &server.ca_certificate)
+            .expect("a connection");
         let joined = enroll(channel.clone(), &token, nth).await;
         let joined = joined.expect("a node joins");
         let node = Self {
             instance: joined.instance_id,
-            uuid: uuid(nth),
+            uuid: node_uuid(nth),
             is_eim: false,
             channel,
-            authorization: bearer(&joined.credential),
-            turns: Arc::default(),
+            authorization: bearer_header(&joined.credential),
+            facts_version: Arc::default(),
         };
-        node.tell_facts().await.expect("it is heard");
+        node.send_facts().await.expect("its facts are accepted");
         node
     }
 
-    /// A node of the ancestor's is registered and says its first word.
-    pub async fn eim(house: &House, nth: u8) -> Self {
+    /// Registers a node with an EIM agent and sends its first status.
+    pub async fn register_eim(server: &TestServer, nth: u8) -> Self {
         let os = json!({
             "name": "Ubuntu 24.04", "osType": "OS_TYPE_MUTABLE", "profileName": "ubuntu-24.04",
             "sha256": "0".repeat(64),
         });
-        let os = house.desk.make("/compute/os", &os).await;
-        let host = json!({ "name": "edge", "uuid": uuid(nth).to_string(), "autoOnboard": true });
-        let host = house.desk.make("/compute/hosts/register", &host).await;
+        let os = server.client.create("/compute/os", &os).await;
+        let host =
+            json!({ "name": "edge", "uuid": node_uuid(nth).to_string(), "autoOnboard": true });
+        let host = server.client.create("/compute/hosts/register", &host).await;
         let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
-        let instance = house.desk.make("/compute/instances", &instance).await;
-        let (project, day) = (house.project().await, TimeDelta::days(1));
-        let issued = house
+        let instance = server.client.create("/compute/instances", &instance).await;
+        let (project, day) = (server.project_id().await, TimeDelta::days(1));
+        let issued = server
             .authority
             .issue_node(project, &host, day, machine_time());
         let node = Self {
             instance,
-            uuid: uuid(nth),
+            uuid: node_uuid(nth),
             is_eim: true,
-            channel: line::server(&house.southbound, &house.ca).expect("a line"),
-            authorization: bearer(issued.expect("a token").token.reveal()),
-            turns: Arc::default(),
+            channel: connection::connect_lazily(&server.southbound, &server.ca_certificate)
+                .expect("a connection"),
+            authorization: bearer_header(issued.expect("a token").token.reveal()),
+            facts_version: Arc::default(),
         };
-        node.show(StatusType::UpToDate).await.expect("it is heard");
+        node.send_status(StatusType::UpToDate)
+            .await
+            .expect("its status is accepted");
         node
     }
 
-    /// Whether its agent is ours.
+    /// Whether the node has our agent.
     pub const fn is_own(&self) -> bool {
         !self.is_eim
     }
 
-    /// Says nothing new. What it is told to do; the ancestor's agents are told no such word.
-    pub async fn ask(&self) -> Result<&'static str, Status> {
+    /// Polls without any change. Returns the action; empty for EIM agents, which get none.
+    pub async fn poll_unchanged(&self) -> Result<&'static str, Status> {
         if self.is_eim {
-            return self.show(StatusType::UpToDate).await.map(|()| "");
+            return self.send_status(StatusType::UpToDate).await.map(|()| "");
         }
-        self.poll(self.nothing_new())
+        self.poll(self.unchanged_poll())
             .await
-            .map(|answer| act(&answer))
+            .map(|answer| action_name(&answer))
     }
 
-    /// The same, and an answer must come.
-    pub async fn ask_in_time(&self) -> Result<&'static str, Status> {
-        let answer = tokio::time::timeout(ANSWER, self.ask()).await;
-        answer.unwrap_or_else(|_| panic!("{} has no answer within {ANSWER:?}", self.instance))
+    /// Polls without any change, and panics if there is no answer in time.
+    pub async fn poll_in_time(&self) -> Result<&'static str, Status> {
+        let answer = tokio::time::timeout(CALL_TIME_LIMIT, self.poll_unchanged()).await;
+        answer.unwrap_or_else(|_| {
+            panic!("{} has no answer within {CALL_TIME_LIMIT:?}", self.instance)
+        })
     }
 
-    /// Asks until it is answered. What it is told to do.
-    pub async fn ask_until_answered(&self) -> &'static str {
+    /// Polls until there is an answer. Returns the action.
+    pub async fn poll_until_answered(&self) -> &'static str {
         until("its poll is answered", async || {
-            self.ask_in_time().await.ok()
+            self.poll_in_time().await.ok()
         })
         .await
     }
 
-    /// Asks until it is told to do this.
-    pub async fn ask_until_told(&self, act: &str) {
+    /// Polls until the answer is this action.
+    pub async fn poll_until_action(&self, act: &str) {
         until(act, async || {
-            let told = self.ask_in_time().await;
-            told.is_ok_and(|told| told == act).then_some(())
+            let action = self.poll_in_time().await;
+            action.is_ok_and(|action| action == act).then_some(())
         })
         .await;
     }
 
-    /// Asks until it is refused. What nobody has looked up since an instant may be told for so long and no longer.
-    pub async fn ask_until_refused(&self, since: Instant) -> Status {
+    /// Polls until the server refuses. Answers may be used for `MAX_STALENESS` after `since`.
+    pub async fn poll_until_refused(&self, since: Instant) -> Status {
         loop {
             let age = since.elapsed();
-            match self.ask_in_time().await {
+            match self.poll_in_time().await {
                 Err(refused) => return refused,
-                Ok(_) => assert!(age <= MAX_STALENESS, "what is {age:?} old is told"),
+                Ok(_) => assert!(age <= MAX_STALENESS, "an answer is {age:?} old"),
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Says something new of itself.
-    pub async fn tell_facts(&self) -> Result<(), Status> {
-        let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Sends changed facts.
+    pub async fn send_facts(&self) -> Result<(), Status> {
+        let turn = self.facts_version.fetch_add(1, Ordering::Relaxed) + 1;
         let facts = Facts {
             agent_version: "0.1.0".to_owned(),
             kernel_release: format!("6.1.{turn}"),
@@ -152,15 +159,15 @@ impl Node {
         };
         let request = PollRequest {
             facts: Some(facts),
-            ..self.nothing_new()
+            ..self.unchanged_poll()
         };
         self.poll(request).await.map(drop)
     }
 
-    /// Asks until it is told what to reach. Its name.
-    pub async fn target(&self) -> String {
-        until("it is told to update", async || {
-            let answer = self.poll(self.nothing_new()).await.ok()?;
+    /// Polls until the node gets an update. Returns the digest of the target.
+    pub async fn wait_for_target(&self) -> String {
+        until("the node gets an update", async || {
+            let answer = self.poll(self.unchanged_poll()).await.ok()?;
             match answer.decision?.act? {
                 Act::Apply(apply) => Some(apply.target?.digest),
                 _ => None,
@@ -169,48 +176,48 @@ impl Node {
         .await
     }
 
-    /// Tells that it is ready to begin. Up to where that was taken.
-    pub async fn stage(&self, target: &str) -> Result<u32, Status> {
-        let news = [
-            News::Downloading(Downloading::default()),
-            News::Downloaded(Downloaded {}),
+    /// Reports that the node is ready to start. Returns the last acknowledged sequence number.
+    pub async fn report_staged(&self, target: &str) -> Result<u32, Status> {
+        let kinds = [
+            Kind::Downloading(Downloading::default()),
+            Kind::Downloaded(Downloaded {}),
         ];
-        let event = |(sequence, news)| Event {
+        let event = |(sequence, kind)| Event {
             sequence,
             boot_id: "boot".to_owned(),
-            news: Some(news),
+            kind: Some(kind),
             ..Event::default()
         };
         let request = ReportRequest {
-            attempt_id: ATTEMPT.to_string(),
+            attempt_id: ATTEMPT_ID.to_string(),
             target_digest: target.to_owned(),
-            events: (1..).zip(news).map(event).collect(),
+            events: (1..).zip(kinds).map(event).collect(),
         };
-        let answer = self.client().report(self.with(request)).await?;
+        let answer = self.client().report(self.with_credential(request)).await?;
         Ok(answer.into_inner().acknowledged)
     }
 
-    /// Asks for leave. Whether it was given.
-    pub async fn begin(&self, target: &str) -> Result<bool, Status> {
+    /// Requests permission to start. Returns whether it was granted.
+    pub async fn request_start(&self, target: &str) -> Result<bool, Status> {
         let request = BeginRequest {
-            attempt_id: ATTEMPT.to_string(),
+            attempt_id: ATTEMPT_ID.to_string(),
             target_digest: target.to_owned(),
             last_sequence: 2,
         };
-        let answer = self.client().begin(self.with(request)).await?;
+        let answer = self.client().begin(self.with_credential(request)).await?;
         Ok(matches!(
             answer.into_inner().answer,
             Some(Answer::Granted(_))
         ))
     }
 
-    /// Another machine joins over its line.
-    pub async fn bring(&self, token: &str, nth: u8) -> Result<(), Status> {
+    /// Enrolls another machine over the connection of this node.
+    pub async fn enroll_other(&self, token: &str, nth: u8) -> Result<(), Status> {
         enroll(self.channel.clone(), token, nth).await.map(drop)
     }
 
-    /// Shows a sample, as the ancestor's agents do.
-    pub async fn show(&self, kind: StatusType) -> Result<(), Status> {
+    /// Sends a status, as EIM agents do.
+    pub async fn send_status(&self, kind: StatusType) -> Result<(), Status> {
         let request = PlatformUpdateStatusRequest {
             host_guid: self.uuid.to_string(),
             update_status: Some(UpdateStatus {
@@ -219,20 +226,22 @@ impl Node {
             }),
         };
         let mut client = MaintmgrServiceClient::new(self.channel.clone());
-        let answer = client.platform_update_status(self.with(request)).await;
+        let answer = client
+            .platform_update_status(self.with_credential(request))
+            .await;
         answer.map(drop)
     }
 
-    /// A poll that says nothing but which facts are true.
-    fn nothing_new(&self) -> PollRequest {
+    /// A poll that contains only the digest of the current facts.
+    fn unchanged_poll(&self) -> PollRequest {
         PollRequest {
-            facts_digest: vec![self.turns.load(Ordering::Relaxed); 32],
+            facts_digest: vec![self.facts_version.load(Ordering::Relaxed); 32],
             ..PollRequest::default()
         }
     }
 
     async fn poll(&self, request: PollRequest) -> Result<PollResponse, Status> {
-        let answer = self.client().poll(self.with(request)).await?;
+        let answer = self.client().poll(self.with_credential(request)).await?;
         Ok(answer.into_inner())
     }
 
@@ -240,8 +249,8 @@ impl Node {
         AgentServiceClient::new(self.channel.clone())
     }
 
-    /// A message with its credential. How long it may take is up to the server.
-    fn with<T>(&self, message: T) -> Request<T> {
+    /// Adds the credential to a message. The server alone limits the duration of the call.
+    fn with_credential<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let authorization = self.authorization.clone();
         request
@@ -251,14 +260,17 @@ impl Node {
     }
 }
 
-impl House {
-    /// Asks for nodes until all of them are answered from memory.
-    pub async fn until_remembered(&self, nodes: &[Node]) {
-        let hits = async || self.counted("evenkeel_polls_total", r#"kind="hit""#).await;
-        until("all are answered from memory", async || {
+impl TestServer {
+    /// Polls with all nodes until all answers come from the cache.
+    pub async fn wait_until_cached(&self, nodes: &[Node]) {
+        let hits = async || {
+            self.metric_sum("evenkeel_poll_requests_total", r#"kind="hit""#)
+                .await
+        };
+        until("all answers come from the cache", async || {
             let before = hits().await;
             for node in nodes {
-                node.ask_in_time().await.ok()?;
+                node.poll_in_time().await.ok()?;
             }
             (hits().await == before + nodes.len() as u64).then_some(())
         })
@@ -266,13 +278,13 @@ impl House {
     }
 }
 
-/// How a call ends, in words that can be compared.
-pub async fn end<T>(call: impl Future<Output = Result<T, Status>>) -> String {
-    match tokio::time::timeout(ANSWER, call).await {
+/// End of a call, as text that can be compared.
+pub async fn describe_end<T>(call: impl Future<Output = Result<T, Status>>) -> String {
+    match tokio::time::timeout(CALL_TIME_LIMIT, call).await {
         Ok(Ok(_)) => "it is answered".to_owned(),
         Ok(Err(refused)) if refused.code() == Code::Unavailable => "it is refused".to_owned(),
         Ok(Err(refused)) => format!("{refused:?}"),
-        Err(_) => format!("there is no answer within {ANSWER:?}"),
+        Err(_) => format!("there is no answer within {CALL_TIME_LIMIT:?}"),
     }
 }
 
@@ -280,7 +292,7 @@ async fn enroll(channel: Channel, token: &str, nth: u8) -> Result<EnrollResponse
     let request = EnrollRequest {
         join_token: token.to_owned(),
         identity: Some(Identity {
-            uuid: uuid(nth).to_string(),
+            uuid: node_uuid(nth).to_string(),
             host_name: format!("edge-{nth}"),
             ..Identity::default()
         }),
@@ -299,8 +311,8 @@ async fn enroll(channel: Channel, token: &str, nth: u8) -> Result<EnrollResponse
     Ok(answer.into_inner())
 }
 
-/// What a decision is called where an operator reads it.
-fn act(answer: &PollResponse) -> &'static str {
+/// Action of a decision, as the REST API names it.
+fn action_name(answer: &PollResponse) -> &'static str {
     let decision = answer.decision.as_ref();
     match decision.and_then(|decision| decision.act.as_ref()) {
         None | Some(Act::Idle(_)) => "idle",
@@ -311,11 +323,11 @@ fn act(answer: &PollResponse) -> &'static str {
     }
 }
 
-fn bearer(credential: &str) -> MetadataValue<Ascii> {
+fn bearer_header(credential: &str) -> MetadataValue<Ascii> {
     let header = format!("Bearer {credential}").parse();
     header.expect("a header")
 }
 
-fn uuid(nth: u8) -> Uuid {
+fn node_uuid(nth: u8) -> Uuid {
     Uuid::from_u128(0x0001_0000_0000_4000_8000_0000_0000_0000 + u128::from(nth))
 }

@@ -1,23 +1,24 @@
-//! What no agent should have to read: names that would be commands, lists without an end, wishes that contradict each other.
+//! Input that is rejected: names with shell syntax, endless lists, policies that contradict each
+//! other.
 
-use evenkeel_tests::lab::{reason, told};
+use evenkeel_tests::lab::{describe_output, reason};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::story::{Stage, because, stories, waits, write};
+use crate::scenario::{Stage, assert_failure, assert_waits, scenarios, write_file};
 
-stories![
-    a_name_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_server,
-    a_name_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_agent,
-    a_rule_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_server,
+scenarios![
+    a_package_name_with_shell_or_apt_syntax_is_rejected_by_the_server,
+    a_package_name_with_shell_or_apt_syntax_is_rejected_by_the_agent,
+    a_rule_with_shell_or_apt_syntax_is_rejected_by_the_server,
     ten_thousand_packages_are_answered_with_one_reason,
-    more_packages_than_make_sense_are_refused_by_the_agent,
+    too_many_packages_are_rejected_by_the_agent,
     a_window_in_the_past_is_refused_and_opens_nothing,
-    a_wish_that_another_one_contradicts_is_given_up,
+    a_policy_that_contradicts_a_prepared_update_cancels_it,
 ];
 
-/// What would be more than a package's name, in a shell or for apt.
-const MORE: [&str; 14] = [
+/// Names with a meaning beyond a package name, in a shell or for apt.
+const UNSAFE_NAMES: [&str; 14] = [
     "demo-hello;touch /root/owned",
     "$(touch /root/owned)",
     "`touch /root/owned`",
@@ -34,43 +35,43 @@ const MORE: [&str; 14] = [
     "demo-hello=1.1/../..",
 ];
 
-/// What the server says to a policy.
-fn answer(stage: &Stage, fields: &Value) -> (u16, String) {
-    let mut policy = json!({ "name": "wanted", "updatePolicy": "UPDATE_POLICY_TARGET" });
+/// Status and message of the server for a new policy.
+fn create_policy(stage: &Stage, fields: &Value) -> (u16, String) {
+    let mut policy = json!({ "name": "test", "updatePolicy": "UPDATE_POLICY_TARGET" });
     let members = policy.as_object_mut().expect("an object");
     members.extend(fields.as_object().expect("an object").clone());
     let path = "/os-update-policies";
-    stage.fleet.rest.ask(Method::POST, path, Some(&policy))
+    stage.fleet.rest.send(Method::POST, path, Some(&policy))
 }
 
-fn a_name_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_server(stage: &Stage) {
-    for name in MORE {
-        // A hyphen at the end is a name by Debian's policy; apt would take it for a wish to remove.
+fn a_package_name_with_shell_or_apt_syntax_is_rejected_by_the_server(stage: &Stage) {
+    for name in UNSAFE_NAMES {
+        // Debian's policy allows a hyphen at the end; apt would read it as a removal.
         if name == "demo-hello-" {
             continue;
         }
-        let (status, said) = answer(stage, &json!({ "updatePackages": name }));
-        assert_eq!(status, 400, "{name:?}: {said}");
-        assert!(said.contains("updatePackages"), "{name:?}: {said}");
+        let (status, message) = create_policy(stage, &json!({ "updatePackages": name }));
+        assert_eq!(status, 400, "{name:?}: {message}");
+        assert!(message.contains("updatePackages"), "{name:?}: {message}");
     }
 }
 
-fn a_name_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_agent(stage: &Stage) {
+fn a_package_name_with_shell_or_apt_syntax_is_rejected_by_the_agent(stage: &Stage) {
     let member = stage.member();
-    for name in MORE {
-        let given = format!("--package={name}");
-        let output = member.agent(&["plan", &given]);
-        let said = told(&output);
-        assert!(!output.status.success(), "{name:?}: {said}");
+    for name in UNSAFE_NAMES {
+        let argument = format!("--package={name}");
+        let output = member.agent(&["plan", &argument]);
+        let text = describe_output(&output);
+        assert!(!output.status.success(), "{name:?}: {text}");
     }
-    member.want("demo-hello-");
+    member.assign_packages("demo-hello-");
     let run = member.update_to("failed");
-    because(&run, &["plan"], &["demo-hello-", "no package's name"]);
-    member.stands(&[("demo-hello", "1.0 installed")]);
-    assert!(!member.node.has("/root/owned"));
+    assert_failure(&run, &["plan"], &["demo-hello-", "not a package name"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+    assert!(!member.node.has_path("/root/owned"));
 }
 
-fn a_rule_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_server(stage: &Stage) {
+fn a_rule_with_shell_or_apt_syntax_is_rejected_by_the_server(stage: &Stage) {
     for bad in [
         "$(touch /root/owned)",
         "-o",
@@ -81,7 +82,7 @@ fn a_rule_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_server(stage
         "",
     ] {
         for rule in ["exclude", "suites"] {
-            // A path is a suite: `./` and `stable/updates` are in use.
+            // A suite may be a path: `./` and `stable/updates` are in use.
             if (rule, bad) == ("suites", "/a/") {
                 continue;
             }
@@ -89,41 +90,44 @@ fn a_rule_that_a_shell_or_apt_would_take_for_more_is_refused_by_the_server(stage
                 "updatePackages": "demo-hello",
                 "packageRules": { rule: [bad] },
             });
-            let (status, said) = answer(stage, &rules);
-            assert_eq!(status, 400, "{rule} {bad:?}: {said}");
+            let (status, message) = create_policy(stage, &rules);
+            assert_eq!(status, 400, "{rule} {bad:?}: {message}");
         }
     }
 }
 
-/// So many packages that no source has.
-fn many(count: usize) -> String {
+/// Names of packages that no source has.
+fn unknown_packages(count: usize) -> String {
     let names = (0..count).map(|number| format!("demo-no-{number}"));
     names.collect::<Vec<_>>().join("\n")
 }
 
 fn ten_thousand_packages_are_answered_with_one_reason(stage: &Stage) {
     let member = stage.member();
-    member.want(&many(10_000));
+    member.assign_packages(&unknown_packages(10_000));
     let run = member.update_to("failed");
-    let (kind, said) = reason(&run);
-    assert_eq!(kind, "plan", "{said}");
-    assert!(said.contains("demo-no-") && said.len() <= 4 << 10, "{said}");
+    let (kind, message) = reason(&run);
+    assert_eq!(kind, "plan", "{message}");
+    assert!(
+        message.contains("demo-no-") && message.len() <= 4 << 10,
+        "{message}"
+    );
     let log = run["log"].as_str().expect("a text");
     assert!(log.len() <= 32 << 10, "{} bytes", log.len());
-    member.stands(&[("demo-hello", "1.0 installed")]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
-fn more_packages_than_make_sense_are_refused_by_the_agent(stage: &Stage) {
+fn too_many_packages_are_rejected_by_the_agent(stage: &Stage) {
     let member = stage.member();
-    member.want(&many(10_001));
+    member.assign_packages(&unknown_packages(10_001));
     let run = member.update_to("failed");
-    because(&run, &["plan"], &["10001 packages are wanted"]);
+    assert_failure(&run, &["plan"], &["10001 packages are requested"]);
 }
 
 fn a_window_in_the_past_is_refused_and_opens_nothing(stage: &Stage) {
     let member = stage.member();
-    member.want("demo-hello=1.1");
-    let now = member.now().timestamp();
+    member.assign_packages("demo-hello=1.1");
+    let now = member.server_time().timestamp();
     let window = json!({
         "name": "past",
         "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE",
@@ -132,26 +136,26 @@ fn a_window_in_the_past_is_refused_and_opens_nothing(stage: &Stage) {
         "targetHostId": member.host,
     });
     let path = "/schedules/single";
-    let (status, said) = stage.fleet.rest.ask(Method::POST, path, Some(&window));
-    assert_eq!(status, 400, "{said}");
-    assert!(said.contains("startSeconds"), "{said}");
+    let (status, message) = stage.fleet.rest.send(Method::POST, path, Some(&window));
+    assert_eq!(status, 400, "{message}");
+    assert!(message.contains("startSeconds"), "{message}");
     assert!(member.agent_once().status.success());
     assert_eq!(member.decision()["reason"]["code"], "no_window");
     assert!(member.runs().is_empty());
-    member.stands(&[("demo-hello", "1.0 installed")]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }
 
-fn a_wish_that_another_one_contradicts_is_given_up(stage: &Stage) {
+fn a_policy_that_contradicts_a_prepared_update_cancels_it(stage: &Stage) {
     let member = stage.member();
     let inhibit = "/etc/evenkeel/inhibit";
-    write(&member.node, inhibit, "not yet\n");
-    member.want("demo-hello=1.1");
+    write_file(&member.node, inhibit, "not yet\n");
+    member.assign_packages("demo-hello=1.1");
     member.order_now();
-    waits(&member, "not yet");
+    assert_waits(&member, "not yet");
 
-    // Another policy wants the version that is there, and something else.
+    // Another policy requests the installed version, and another package.
     member.node.sh(&format!("rm {inhibit}"));
-    member.want("demo-hello=1.0\ndemo-conf=1.1");
+    member.assign_packages("demo-hello=1.0\ndemo-conf=1.1");
     assert!(member.agent_once().status.success());
     let runs = member.runs();
     let states: Vec<_> = runs.iter().map(|run| &run["state"]).collect();
@@ -164,7 +168,7 @@ fn a_wish_that_another_one_contradicts_is_given_up(stage: &Stage) {
         states.iter().any(|state| **state == "succeeded"),
         "{runs:#?}"
     );
-    member.stands(&[
+    member.assert_packages(&[
         ("demo-hello", "1.0 installed"),
         ("demo-conf", "1.1 installed"),
     ]);

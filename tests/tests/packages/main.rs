@@ -1,14 +1,14 @@
-//! Updates of packages that go well and updates that do not, each with real apt and dpkg in a root of Debian 12 and in one
-//! of Debian 13, from the REST call to what dpkg says on the node and to what the server keeps of it.
+//! Successful and failing updates of packages, with real apt and dpkg in roots of Debian 12 and
+//! Debian 13, from the REST call to the state of dpkg on the node and the record on the server.
 //!
-//! Every story is told in both releases at once. All nodes belong to one fleet.
+//! Every scenario runs in both releases at the same time. All nodes belong to one fleet.
 
+mod basic;
 mod download;
 mod input;
+mod machine_faults;
 mod owner;
-mod plain;
 mod rules;
+mod scenario;
 mod scripts;
 mod sources;
-mod story;
-mod trouble;

@@ -1,51 +1,54 @@
-//! The rules of a policy: which suites, which names, how old, and whether the node reboots.
+//! Rules of a policy: suites, names, minimum age, and whether the node reboots.
 
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-use crate::story::{Stage, stories};
+use crate::scenario::{Stage, scenarios};
 
-stories![
-    only_what_comes_from_the_named_suites_is_updated,
-    what_a_policy_leaves_out_by_name_stays,
+scenarios![
+    only_packages_from_the_named_suites_are_updated,
+    an_excluded_package_is_not_updated,
     a_version_is_installed_only_when_it_is_old_enough,
-    a_reboot_that_the_policy_forbids_is_told_as_missing,
-    what_a_node_could_update_is_known_with_its_suites,
+    a_reboot_that_the_policy_forbids_is_reported_as_required,
+    available_updates_of_a_node_are_listed_with_their_suites,
 ];
 
-fn only_what_comes_from_the_named_suites_is_updated(stage: &Stage) {
-    let security = stage.repository().made_with("DIST", "demo-security");
+fn only_packages_from_the_named_suites_are_updated(stage: &Stage) {
+    let security = stage.repository().with_variable("DIST", "demo-security");
     security.publish("demo-hello_1.1");
     let node = stage
         .node("node")
-        .with(security.folder(), security.inside());
+        .with_file(security.folder(), security.inside());
     let member = stage.join(node);
     member
         .node
         .sh("cp /srv/own/repo.sources /etc/apt/sources.list.d/own.sources");
-    member.want_all(&json!({ "suites": ["demo-security"] }));
+    member.assign_latest(&json!({ "suites": ["demo-security"] }));
     let run = member.update_to("succeeded");
     assert_eq!(run["packages"].as_array().map(Vec::len), Some(1), "{run:#}");
-    member.stands(&[
+    member.assert_packages(&[
         ("demo-hello", "1.1 installed"),
         ("demo-app", "1.0 installed"),
         ("demo-conf", "1.0 installed"),
         ("demo-held", "1.0 installed"),
         ("demo-lib", "1.0 installed"),
     ]);
-    // Afterwards apt of the machine itself still knows all sources.
-    let known = member.node.sh("apt-get -s upgrade --with-new-pkgs");
-    assert!(known.contains("Inst demo-app [1.0] (1.1"), "{known}");
+    // Afterwards apt on the machine still uses all sources.
+    let simulation = member.node.sh("apt-get -s upgrade --with-new-pkgs");
+    assert!(
+        simulation.contains("Inst demo-app [1.0] (1.1"),
+        "{simulation}"
+    );
 }
 
-fn what_a_policy_leaves_out_by_name_stays(stage: &Stage) {
+fn an_excluded_package_is_not_updated(stage: &Stage) {
     let member = stage.member();
     let preferences = "ls -A /etc/apt/preferences.d";
     let before = member.node.sh(preferences);
-    member.want_all(&json!({ "exclude": ["demo-he*", "demo-con?"] }));
+    member.assign_latest(&json!({ "exclude": ["demo-he*", "demo-con?"] }));
     member.update_to("succeeded");
-    member.stands(&[
+    member.assert_packages(&[
         ("demo-hello", "1.0 installed"),
         ("demo-held", "1.0 installed"),
         ("demo-conf", "1.0 installed"),
@@ -55,31 +58,33 @@ fn what_a_policy_leaves_out_by_name_stays(stage: &Stage) {
     assert_eq!(member.node.sh(preferences), before);
 }
 
-/// The project knows versions, not which node told of them: one story at a time.
-static AGES: Mutex<()> = Mutex::new(());
+/// The versions belong to the whole project and not to a node, so only one scenario may run at a time.
+static VERSION_AGE_LOCK: Mutex<()> = Mutex::new(());
 
 fn a_version_is_installed_only_when_it_is_old_enough(stage: &Stage) {
-    let _alone = AGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = VERSION_AGE_LOCK
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let server = &stage.fleet.server;
     server.sql(
         "UPDATE package_versions SET first_seen = now(), last_seen = now() WHERE name LIKE 'demo-%'",
     );
     let member = stage.member();
-    member.want_all(&json!({ "minAgeDays": 1 }));
+    member.assign_latest(&json!({ "minAgeDays": 1 }));
     member.order_now();
     assert!(member.agent_once().status.success());
-    member.stands(&[
+    member.assert_packages(&[
         ("demo-hello", "1.0 installed"),
         ("demo-app", "1.0 installed"),
     ]);
 
-    // The server's clock cannot be put forward, so what it noted is put back.
+    // The server's clock cannot be advanced, so the recorded times are moved back.
     server.sql(
         "UPDATE package_versions SET first_seen = now() - interval '2 days' WHERE name = 'demo-hello'",
     );
     member.order_now();
     assert!(member.agent_once().status.success());
-    member.stands(&[
+    member.assert_packages(&[
         ("demo-hello", "1.1 installed"),
         ("demo-app", "1.0 installed"),
         ("demo-conf", "1.0 installed"),
@@ -92,20 +97,20 @@ fn a_version_is_installed_only_when_it_is_old_enough(stage: &Stage) {
     assert_eq!(changed[0]["packages"].as_array().map(Vec::len), Some(1));
 }
 
-fn a_reboot_that_the_policy_forbids_is_told_as_missing(stage: &Stage) {
+fn a_reboot_that_the_policy_forbids_is_reported_as_required(stage: &Stage) {
     let member = stage.member();
-    member.given(&["demo-reboot_1.0"]);
-    member.want_with(&json!({
+    member.install_files(&["demo-reboot_1.0"]);
+    member.assign_new_policy(&json!({
         "updatePolicy": "UPDATE_POLICY_TARGET",
         "updatePackages": "demo-reboot=1.1",
         "packageRules": { "reboot": "NEVER" },
     }));
     let run = member.update_to("succeeded");
-    assert_eq!(run["account"]["rebootRequired"], true, "{run:#}");
-    member.stands(&[("demo-reboot", "1.1 installed")]);
+    assert_eq!(run["report"]["rebootRequired"], true, "{run:#}");
+    member.assert_packages(&[("demo-reboot", "1.1 installed")]);
 }
 
-fn what_a_node_could_update_is_known_with_its_suites(stage: &Stage) {
+fn available_updates_of_a_node_are_listed_with_their_suites(stage: &Stage) {
     let member = stage.member();
     assert!(member.agent_once().status.success());
     let decision = member.decision();
@@ -123,6 +128,6 @@ fn what_a_node_could_update_is_known_with_its_suites(stage: &Stage) {
     }
     let path = format!("/compute/instances/{}", member.instance);
     let instance = stage.fleet.rest.get(&path);
-    let told = instance["osUpdateAvailable"].as_str().expect("a text");
-    assert!(told.contains("\"suites\":[\"stable\""), "{told}");
+    let updates = instance["osUpdateAvailable"].as_str().expect("a text");
+    assert!(updates.contains("\"suites\":[\"stable\""), "{updates}");
 }

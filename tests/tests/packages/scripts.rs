@@ -1,66 +1,67 @@
-//! Scripts of packages that fail. What can be finished is, and what cannot is told with what a person must do.
+//! Failing scripts of packages. The agent finishes what it can, and reports the command that repairs
+//! the rest.
 
 use serde_json::{Value, json};
 
-use crate::story::{Stage, because, stories};
+use crate::scenario::{Stage, assert_failure, scenarios};
 
-stories![
-    a_package_whose_preinst_fails_stays_as_it_was,
-    a_package_whose_old_and_new_prerm_fail_stays_as_it_was,
+scenarios![
+    a_package_whose_preinst_fails_is_unchanged,
+    a_package_whose_old_and_new_prerm_fail_is_unchanged,
     a_package_whose_old_prerm_fails_is_upgraded_by_the_new_one,
-    a_postinst_that_fails_is_told_with_what_a_person_must_do_and_that_helps,
-    a_failure_is_told_with_its_own_words_and_none_of_an_earlier_one,
-    a_dependency_that_nobody_has_is_refused_before_anything_is_changed,
+    a_failing_postinst_is_reported_with_the_command_that_repairs_it,
+    a_failure_is_reported_with_its_own_log_and_no_earlier_one,
+    a_missing_dependency_is_refused_before_anything_is_changed,
 ];
 
 #[track_caller]
-fn says(run: &Value, words: &str) {
+fn assert_log_contains(run: &Value, text: &str) {
     let log = run["log"].as_str().expect("a text");
-    assert!(log.contains(words), "nothing of {words:?} in {log}");
+    assert!(log.contains(text), "{text:?} is missing in {log}");
 }
 
-fn a_package_whose_preinst_fails_stays_as_it_was(stage: &Stage) {
+fn a_package_whose_preinst_fails_is_unchanged(stage: &Stage) {
     let member = stage.member();
-    member.given(&["demo-preinst_1.0"]);
-    member.want("demo-preinst=1.1");
+    member.install_files(&["demo-preinst_1.0"]);
+    member.assign_packages("demo-preinst=1.1");
     let run = member.update_to("reverted");
-    because(&run, &["apply"], &["apt-get install"]);
-    says(&run, "demo-preinst: preinst fails on purpose");
-    member.stands(&[("demo-preinst", "1.0 installed")]);
+    assert_failure(&run, &["apply"], &["apt-get install"]);
+    assert_log_contains(&run, "demo-preinst: preinst fails on purpose");
+    member.assert_packages(&[("demo-preinst", "1.0 installed")]);
 }
 
-fn a_package_whose_old_and_new_prerm_fail_stays_as_it_was(stage: &Stage) {
+fn a_package_whose_old_and_new_prerm_fail_is_unchanged(stage: &Stage) {
     let member = stage.member();
-    member.given(&["demo-stuck_1.0"]);
-    member.want("demo-stuck=1.1");
+    member.install_files(&["demo-stuck_1.0"]);
+    member.assign_packages("demo-stuck=1.1");
     let run = member.update_to("reverted");
-    because(&run, &["apply"], &["apt-get install"]);
-    says(&run, "demo-stuck: prerm fails on purpose");
-    member.stands(&[("demo-stuck", "1.0 installed")]);
+    assert_failure(&run, &["apply"], &["apt-get install"]);
+    assert_log_contains(&run, "demo-stuck: prerm fails on purpose");
+    member.assert_packages(&[("demo-stuck", "1.0 installed")]);
 }
 
 fn a_package_whose_old_prerm_fails_is_upgraded_by_the_new_one(stage: &Stage) {
     let member = stage.member();
-    member.given(&["demo-prerm_1.0"]);
-    member.want("demo-prerm=1.1");
+    member.install_files(&["demo-prerm_1.0"]);
+    member.assign_packages("demo-prerm=1.1");
     member.update_to("succeeded");
-    member.stands(&[("demo-prerm", "1.1 installed")]);
+    member.assert_packages(&[("demo-prerm", "1.1 installed")]);
 }
 
-fn a_postinst_that_fails_is_told_with_what_a_person_must_do_and_that_helps(stage: &Stage) {
+fn a_failing_postinst_is_reported_with_the_command_that_repairs_it(stage: &Stage) {
     let member = stage.member();
-    member.given(&["demo-bad_1.0"]);
-    member.want("demo-bad=1.1\ndemo-hello=1.1");
+    member.install_files(&["demo-bad_1.0"]);
+    member.assign_packages("demo-bad=1.1\ndemo-hello=1.1");
     let run = member.update_to("failed");
-    because(&run, &["apply"], &["dpkg --configure demo-bad"]);
-    says(&run, "demo-bad: postinst fails on purpose");
+    assert_failure(&run, &["apply"], &["dpkg --configure demo-bad"]);
+    assert_log_contains(&run, "demo-bad: postinst fails on purpose");
 
-    // The others are not drawn into it.
-    let found = member.node.found();
-    assert_eq!(found.package("demo-bad"), "1.1 half-configured");
-    assert_eq!(found.package("demo-hello"), "1.1 installed");
-    assert!(found.audit.contains("demo-bad"), "{found:#?}");
-    assert!(!found.audit.contains("demo-hello"), "{found:#?}");
+    // The other packages are not affected.
+    let status = member.node.dpkg_status();
+    assert_eq!(status.package("demo-bad"), "1.1 half-configured");
+    assert_eq!(status.package("demo-hello"), "1.1 installed");
+    assert!(status.audit.contains("demo-bad"), "{status:#?}");
+    assert!(!status.audit.contains("demo-hello"), "{status:#?}");
     let packages = run["packages"].as_array().expect("packages");
     let states = packages
         .iter()
@@ -75,37 +76,37 @@ fn a_postinst_that_fails_is_told_with_what_a_person_must_do_and_that_helps(stage
         "{run:#}"
     );
 
-    // It is not tried again by itself, and what is advised works.
+    // The update is not retried automatically, and the reported command works.
     assert!(member.agent_once().status.success());
     assert_eq!(member.only_run()["resourceId"], run["resourceId"]);
     member
         .node
         .sh("touch /opt/demo/repaired; dpkg --configure demo-bad");
-    member.stands(&[("demo-bad", "1.1 installed")]);
+    member.assert_packages(&[("demo-bad", "1.1 installed")]);
 }
 
-fn a_failure_is_told_with_its_own_words_and_none_of_an_earlier_one(stage: &Stage) {
+fn a_failure_is_reported_with_its_own_log_and_no_earlier_one(stage: &Stage) {
     let member = stage.member();
-    // What was there before belongs to others.
-    member.given(&["demo-bad_1.0", "demo-preinst_1.0"]);
+    // Earlier output in the logs of apt belongs to other changes.
+    member.install_files(&["demo-bad_1.0", "demo-preinst_1.0"]);
     member
         .node
         .sh("apt-get -q -y install demo-preinst=1.1 || true; grep -q demo-preinst /var/log/apt/term.log");
-    member.want("demo-bad=1.1");
+    member.assign_packages("demo-bad=1.1");
     let run = member.update_to("failed");
-    says(&run, "demo-bad: postinst fails on purpose");
+    assert_log_contains(&run, "demo-bad: postinst fails on purpose");
     let log = run["log"].as_str().expect("a text");
     assert!(!log.contains("demo-preinst"), "{log}");
 }
 
-fn a_dependency_that_nobody_has_is_refused_before_anything_is_changed(stage: &Stage) {
+fn a_missing_dependency_is_refused_before_anything_is_changed(stage: &Stage) {
     let member = stage.member();
-    member.given(&["demo-missing_1.0"]);
-    member.want("demo-missing=1.1\ndemo-hello=1.1");
+    member.install_files(&["demo-missing_1.0"]);
+    member.assign_packages("demo-missing=1.1\ndemo-hello=1.1");
     let run = member.update_to("failed");
-    because(&run, &["plan"], &["apt-get"]);
-    says(&run, "demo-nowhere");
-    member.stands(&[
+    assert_failure(&run, &["plan"], &["apt-get"]);
+    assert_log_contains(&run, "demo-nowhere");
+    member.assert_packages(&[
         ("demo-missing", "1.0 installed"),
         ("demo-hello", "1.0 installed"),
     ]);

@@ -1,65 +1,69 @@
-//! Schemathesis, in a virtual environment of its own.
+//! Schemathesis, in its own virtual environment.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use evenkeel_tests::history::say;
-use evenkeel_tests::house::tree;
-use evenkeel_tests::lab::told;
+use evenkeel_tests::architecture::tree;
+use evenkeel_tests::history::print_progress;
+use evenkeel_tests::lab::describe_output;
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Where the tool's parts are in the repository.
-const SCRIPT: &str = "tests/lab/make-schemathesis";
+/// Paths in the repository.
+const INSTALL_SCRIPT: &str = "tests/lab/make-schemathesis";
 const CONFIGURATION: &str = "tests/lab/schemathesis/schemathesis.toml";
 
-/// Schemathesis, ready to ask.
+/// An installed Schemathesis.
 pub struct Tool {
     python: PathBuf,
 }
 
-/// What it found.
+/// Result of a run.
 pub struct Verdict {
-    /// Whether it found nothing.
+    /// Whether there are no failures.
     pub is_clean: bool,
-    /// All that it said.
-    pub said: String,
+    /// Complete output.
+    pub output: String,
     /// Its report; null if it wrote none.
     pub report: Value,
 }
 
 impl Tool {
-    /// Installs it, if it is not there yet. Where it cannot be, says so in one line and returns nothing, or fails if tests
-    /// of this kind are required.
+    /// Installs Schemathesis if it is missing. If that fails, prints one line and returns `None`, or
+    /// panics if tests of this kind are required.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a script installs it; one switch tells whether it must be there"
+        reason = "a script installs the tool; a variable makes it required"
     )]
     pub async fn open() -> Option<Self> {
-        let made = Command::new(tree::root().join(SCRIPT))
+        let installed = Command::new(tree::root().join(INSTALL_SCRIPT))
             .arg("-")
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()
             .await
             .expect("the script starts");
-        if made.status.success() {
-            let folder = String::from_utf8_lossy(&made.stdout);
+        if installed.status.success() {
+            let folder = String::from_utf8_lossy(&installed.stdout);
             let python = PathBuf::from(folder.trim()).join("bin/python");
             return Some(Self { python });
         }
         let is_required = std::env::var_os("EVENKEEL_REQUIRE_OS_TESTS").is_some();
-        assert!(!is_required, "schemathesis is required: {}", told(&made));
-        let said = String::from_utf8_lossy(&made.stderr);
-        let why = said.lines().last().unwrap_or("it said nothing");
-        say(&format!("skipped: schemathesis cannot be installed: {why}"));
+        assert!(
+            !is_required,
+            "schemathesis is required: {}",
+            describe_output(&installed)
+        );
+        let error_text = String::from_utf8_lossy(&installed.stderr);
+        let why = error_text.lines().last().unwrap_or("no error output");
+        print_progress(&format!("skipped: schemathesis cannot be installed: {why}"));
         None
     }
 
-    /// Lets it ask for what a document says, with these options. The document is a file or an address.
+    /// Tests a document, which is a file or a URL, with these options.
     #[expect(clippy::disallowed_methods, reason = "schemathesis is another program")]
     pub async fn run(
         &self,
@@ -77,7 +81,7 @@ impl Tool {
             .arg(&report)
             .args(options)
             .env("EVENKEEL_TOKEN", token)
-            // The server is here, whoever is in between on the way outside.
+            // The server is local, so a proxy for other hosts must not be used.
             .env("NO_PROXY", "127.0.0.1")
             .env("no_proxy", "127.0.0.1")
             .current_dir(folder.path())
@@ -85,12 +89,12 @@ impl Tool {
             .kill_on_drop(true)
             .output();
         let ended = timeout(limit, ended).await;
-        let ended = ended.unwrap_or_else(|_| panic!("it does not end within {limit:?}"));
-        let ended = ended.expect("it starts");
+        let ended = ended.unwrap_or_else(|_| panic!("schemathesis does not end within {limit:?}"));
+        let ended = ended.expect("schemathesis starts");
         let report = fs::read_to_string(report).unwrap_or_default();
         Verdict {
             is_clean: ended.status.success(),
-            said: told(&ended),
+            output: describe_output(&ended),
             report: serde_json::from_str(&report).unwrap_or_default(),
         }
     }

@@ -1,11 +1,11 @@
-//! Operating systems that an operator publishes, and what the project takes of them.
+//! An operator publishes operating systems, and the project selects some of them.
 
 use std::fs;
 use std::path::Path;
 
 use crate::Story;
 
-/// What the server is told: a folder below the operator's home is a registry.
+/// Settings of the server: a folder in the operator's home is a registry.
 pub fn settings(home: &Path) -> String {
     let address = format!("oci:{}", home.join("registry").display());
     let registry = format!("address = {address:?}\ntrust = \"off\"\n");
@@ -14,14 +14,14 @@ pub fn settings(home: &Path) -> String {
     )
 }
 
-/// Publishes operating systems, and lets the project take them.
-pub async fn told(story: &mut Story) {
+/// Publishes operating systems, and syncs the project with them.
+pub async fn run_part(story: &mut Story) {
     story.part("Operating systems from a registry");
     let home = story.home.path().to_owned();
     let release = home.join("release");
     fs::create_dir(&release).expect("a folder");
     for profile in ["edge", "edge-rt"] {
-        put(&release, profile, "metadata:\n  release: unset\n");
+        write_profile(&release, profile, "metadata:\n  release: unset\n");
     }
     let home = home.display();
     let publish = format!("evenkeel os publish {home}/release --to oci:{home}/registry --revision");
@@ -42,11 +42,11 @@ pub async fn told(story: &mut Story) {
     }
     fs::write(release.join("edge.raw"), "another image").expect("an image");
     story.fail(&format!("{publish} 1.0.1")).await;
-    put(&release, "edge-rt", "metadata:\n  Release: upper case\n");
+    write_profile(&release, "edge-rt", "metadata:\n  Release: upper case\n");
     story.fail(&format!("{publish} 1.0.2")).await;
     let missing = "evenkeel os settings --enable edge --enable edge-xt";
-    story.quietly(missing).await;
-    story.quietly("evenkeel os sync").await;
+    story.run_unrecorded(missing).await;
+    story.run_unrecorded("evenkeel os sync").await;
     for line in [
         "evenkeel os sync-report".to_owned(),
         format!("evenkeel os verify oci:{home}/registry --profile edge"),
@@ -57,8 +57,8 @@ pub async fn told(story: &mut Story) {
     }
 }
 
-/// Puts a profile and its files into a folder.
-fn put(release: &Path, profile: &str, metadata: &str) {
+/// Writes a profile and its files into a folder.
+fn write_profile(release: &Path, profile: &str, metadata: &str) {
     let yaml = format!(
         "{metadata}spec:\n  name: {profile} 3.0.1\n  type: OS_TYPE_IMMUTABLE\n  \
          provider: OS_PROVIDER_KIND_INFRA\n  architecture: x86_64\n  profileName: {profile}\n  \

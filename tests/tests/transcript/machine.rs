@@ -1,25 +1,25 @@
-//! Machines as the server sees them from the outside.
+//! Simulated machines that use the agent's protocol.
 
 use std::time::{Duration, Instant};
 
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
-use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    Account, AvailablePackage, Began, BeginRequest, Downloaded, Downloading, EnrollRequest, Event,
-    Facts, Finished, Identity, OsRelease, PackageChange, PackageResult, PhaseSpan, Plan,
-    PollRequest, ReportRequest,
+    AvailablePackage, Began, BeginRequest, Downloaded, Downloading, EnrollRequest, Event, Facts,
+    Finished, Identity, OsRelease, PackageChange, PackageResult, PhaseSpan, Plan, PollRequest,
+    ReportRequest, RunReport,
 };
 use sha2::{Digest, Sha256};
 use tonic::Request;
 use tonic::transport::Channel;
 use uuid::Uuid;
 
-/// How long a machine waits for its window before the test gives up.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Maximum wait of a machine for its window.
+const WINDOW_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What every machine has installed.
+/// Packages that every machine has installed.
 const PACKAGES: &str = concat!(
     r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"},"#,
     r#"{"name":"curl","version":"7.88.1-10+deb12u5","architecture":"amd64"}]}"#
@@ -30,11 +30,11 @@ pub struct Machine {
     client: AgentServiceClient<Channel>,
     credential: String,
     attempt: Uuid,
-    told: u32,
+    reported: u32,
 }
 
 impl Machine {
-    /// A machine that was announced joins.
+    /// Enrolls a registered machine.
     pub async fn join(channel: Channel, nth: u32, token: &str) -> Self {
         let mut client = AgentServiceClient::new(channel);
         let request = EnrollRequest {
@@ -60,11 +60,11 @@ impl Machine {
             client,
             credential: joined.into_inner().credential,
             attempt: Uuid::from_u128(u128::from(nth)),
-            told: 0,
+            reported: 0,
         }
     }
 
-    fn with<T>(&self, message: T) -> Request<T> {
+    fn with_credential<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let header = format!("Bearer {}", self.credential);
         let header = header.parse().expect("a header");
@@ -72,7 +72,7 @@ impl Machine {
         request
     }
 
-    /// Says what it is and what it could update, and hears what to do.
+    /// Sends facts and available updates. Returns the action.
     pub async fn poll(&mut self, is_current: bool) -> Option<Act> {
         let curl = AvailablePackage {
             name: "curl".to_owned(),
@@ -89,7 +89,7 @@ impl Machine {
             packages_digest: Sha256::digest(PACKAGES).to_vec(),
             ..Facts::default()
         };
-        let request = self.with(PollRequest {
+        let request = self.with_credential(PollRequest {
             facts: Some(facts),
             packages: PACKAGES.to_owned(),
             ..PollRequest::default()
@@ -98,19 +98,19 @@ impl Machine {
         answer.into_inner().decision?.act
     }
 
-    /// Asks what to do until it is to update. Returns the digest of what it should reach.
-    pub async fn window(&mut self) -> String {
+    /// Polls until the machine gets an update. Returns the digest of the target.
+    pub async fn wait_for_window(&mut self) -> String {
         let begun = Instant::now();
         loop {
             if let Some(Act::Apply(apply)) = self.poll(false).await {
                 return apply.target.expect("a target").digest;
             }
-            assert!(begun.elapsed() < PATIENCE, "the window does not open");
+            assert!(begun.elapsed() < WINDOW_TIMEOUT, "the window does not open");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
-    /// Updates as it was told.
+    /// Applies the update and reports each step.
     pub async fn update(&mut self, target: &str) {
         let change = PackageChange {
             name: "curl".to_owned(),
@@ -123,19 +123,19 @@ impl Machine {
             changes: vec![change],
             ..Plan::default()
         };
-        let downloading = News::Downloading(Downloading { plan: Some(plan) });
-        self.report(target, downloading, None).await;
-        self.report(target, News::Downloaded(Downloaded {}), None)
+        let downloading = Kind::Downloading(Downloading { plan: Some(plan) });
+        self.report_event(target, downloading, None).await;
+        self.report_event(target, Kind::Downloaded(Downloaded {}), None)
             .await;
-        let request = self.with(BeginRequest {
+        let request = self.with_credential(BeginRequest {
             attempt_id: self.attempt.to_string(),
             target_digest: target.to_owned(),
-            last_sequence: self.told,
+            last_sequence: self.reported,
         });
         let answer = self.client.begin(request).await.expect("an answer");
         let answer = answer.into_inner().answer;
         assert!(matches!(answer, Some(Answer::Granted(_))), "{answer:?}");
-        self.report(target, News::Began(Began {}), None).await;
+        self.report_event(target, Kind::Began(Began {}), None).await;
         let result = PackageResult {
             name: "curl".to_owned(),
             architecture: "amd64".to_owned(),
@@ -147,35 +147,35 @@ impl Machine {
             millis,
             bytes,
         };
-        let account = Account {
+        let report = RunReport {
             phases: vec![span("download", 1_500, 315_000), span("apply", 4_000, 0)],
-            kept_conffiles: vec!["/etc/curlrc".to_owned()],
-            ..Account::default()
+            preserved_conffiles: vec!["/etc/curlrc".to_owned()],
+            ..RunReport::default()
         };
-        let finished = News::Finished(Finished {
+        let finished = Kind::Finished(Finished {
             results: vec![result],
             ..Finished::default()
         });
-        self.report(target, finished, Some(account)).await;
+        self.report_event(target, finished, Some(report)).await;
         self.poll(true).await;
     }
 
-    async fn report(&mut self, target: &str, news: News, account: Option<Account>) {
-        self.told += 1;
+    async fn report_event(&mut self, target: &str, kind: Kind, report: Option<RunReport>) {
+        self.reported += 1;
         let event = Event {
-            sequence: self.told,
+            sequence: self.reported,
             boot_id: "boot".to_owned(),
-            news: Some(news),
-            account,
+            kind: Some(kind),
+            report,
             ..Event::default()
         };
-        let request = self.with(ReportRequest {
+        let request = self.with_credential(ReportRequest {
             attempt_id: self.attempt.to_string(),
             target_digest: target.to_owned(),
             events: vec![event],
         });
         let answer = self.client.report(request).await.expect("an answer");
-        assert_eq!(answer.into_inner().acknowledged, self.told);
+        assert_eq!(answer.into_inner().acknowledged, self.reported);
     }
 }
 

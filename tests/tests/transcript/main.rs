@@ -1,27 +1,27 @@
-//! The story of a fleet, told by the command line at a real server: what an operator types and reads, as one text.
+//! A session of an operator with a real server: the typed commands and their output, as one text.
 //!
-//! Machines are simulated from the outside: they speak the agent's protocol over gRPC and TLS. Ids are counted in the order
-//! in which they are first read, and times are left out, so that the text is the same each time.
+//! Machines are simulated: they use the agent's protocol over gRPC and TLS. IDs are numbered in the
+//! order of their first appearance, and times are replaced, so that the text is the same each time.
 
 mod catalogue;
 mod machine;
-mod steady;
+mod stable_text;
 
 use std::fmt::Write as _;
 use std::fs;
 
 use clap::Parser as _;
 use evenkeel_cli::args::Cli;
-use evenkeel_cli::{Environment, Failure, World};
+use evenkeel_cli::{Environment, Failure, System};
 use evenkeel_kit::{SystemClock, chain};
-use evenkeel_simulator::line;
+use evenkeel_simulator::connection;
 use evenkeel_tests::history::Replicas;
 use tempfile::TempDir;
 
 use self::machine::{Machine, serial, uuid};
-use self::steady::steady;
+use self::stable_text::stabilize;
 
-/// Everything that was typed and read.
+/// All commands and their output.
 struct Story {
     home: TempDir,
     server: String,
@@ -29,7 +29,7 @@ struct Story {
 }
 
 impl Story {
-    fn of(server: String, home: TempDir) -> Self {
+    fn new(server: String, home: TempDir) -> Self {
         Self {
             home,
             server,
@@ -37,42 +37,42 @@ impl Story {
         }
     }
 
-    /// Begins a part of the story.
+    /// Starts a section.
     fn part(&mut self, title: &str) {
-        writeln!(self.text, "# {title}\n").expect("a string takes it all");
+        writeln!(self.text, "# {title}\n").expect("a string accepts everything");
     }
 
-    /// Types a line that must work, and tells it.
+    /// Runs a command that must succeed, and records it.
     async fn run(&mut self, line: &str) {
-        let said = self.quietly(line).await;
-        self.tell(line, &said);
+        let output = self.run_unrecorded(line).await;
+        self.record(line, &output);
     }
 
-    /// Types a line that must not work, and tells it.
+    /// Runs a command that must fail, and records it.
     async fn fail(&mut self, line: &str) {
-        let failure = self.typed(line).await.expect_err(line);
-        let hint = failure.hint().expect("something that can be done about it");
-        let said = format!("error: {}\nhint: {hint}\n", chain(&failure));
-        self.tell(line, &said);
+        let failure = self.run_cli(line).await.expect_err(line);
+        let hint = failure.hint().expect("a hint");
+        let output = format!("error: {}\nhint: {hint}\n", chain(&failure));
+        self.record(line, &output);
     }
 
-    /// Types a line that must work, and tells nobody.
-    async fn quietly(&self, line: &str) -> String {
-        match self.typed(line).await {
-            Ok(said) => said,
+    /// Runs a command that must succeed, without recording it.
+    async fn run_unrecorded(&self, line: &str) -> String {
+        match self.run_cli(line).await {
+            Ok(output) => output,
             Err(failure) => panic!("{line}: {} ({:?})", chain(&failure), failure.hint()),
         }
     }
 
-    async fn typed(&self, line: &str) -> Result<String, Failure> {
-        let words = shlex::split(line).expect("words");
-        let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    async fn run_cli(&self, line: &str) -> Result<String, Failure> {
+        let arguments = shlex::split(line).expect("a valid command line");
+        let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
         let (mut out, mut notes) = (Vec::new(), Vec::new());
-        cli.run(&mut World {
+        cli.run(&mut System {
             out: &mut out,
             notes: &mut notes,
             input: &mut std::io::empty(),
-            hide: |_| (),
+            hide_input: |_| (),
             clock: &SystemClock,
             environment: Environment {
                 contexts: self.home.path().join("contexts.yaml"),
@@ -87,17 +87,17 @@ impl Story {
         Ok(String::from_utf8(notes).expect("text"))
     }
 
-    fn tell(&mut self, line: &str, said: &str) {
+    fn record(&mut self, line: &str, output: &str) {
         let home = self.home.path().display().to_string();
-        let told = format!("$ {line}\n{said}\n")
+        let entry = format!("$ {line}\n{output}\n")
             .replace(&self.server, "http://127.0.0.1:8080")
             .replace(&home, "/home/alice");
-        self.text.push_str(&told);
+        self.text.push_str(&entry);
     }
 }
 
-/// The site of a host; the last two stand at none.
-const fn site(nth: u32) -> &'static str {
+/// Option for the site of a host; the last two hosts have no site.
+const fn site_option(nth: u32) -> &'static str {
     match nth {
         1..=8 => "--site bonn",
         9..=14 => "--site ulm",
@@ -110,34 +110,34 @@ const fn site(nth: u32) -> &'static str {
 async fn the_story_of_a_fleet() {
     let home = tempfile::tempdir().expect("a folder");
     let replicas = Replicas::start(1, &catalogue::settings(home.path())).await;
-    let server = format!("http://{}", replicas.rest()[0]);
-    let mut story = Story::of(server, home);
+    let server = format!("http://{}", replicas.rest_addresses()[0]);
+    let mut story = Story::new(server, home);
     let token_file = story.home.path().join("token");
-    fs::write(&token_file, replicas.token()).expect("written");
+    fs::write(&token_file, replicas.operator_token()).expect("written");
     let login = format!(
         "evenkeel login --server {} --token-file {}",
         story.server,
         token_file.display()
     );
-    story.quietly(&login).await;
+    story.run_unrecorded(&login).await;
 
-    places(&mut story).await;
-    announced(&mut story).await;
-    let mut first = joined(&mut story, &replicas).await;
-    lists(&mut story).await;
-    let target = wishes(&mut story, &mut first).await;
+    create_locations(&mut story).await;
+    register_hosts(&mut story).await;
+    let mut first = join_hosts(&mut story, &replicas).await;
+    show_lists(&mut story).await;
+    let target = create_plan(&mut story, &mut first).await;
     first.update(&target).await;
-    runs(&mut story).await;
-    day_zero(&mut story).await;
-    catalogue::told(&mut story).await;
-    trouble(&mut story).await;
+    show_runs(&mut story).await;
+    create_day_zero_resources(&mut story).await;
+    catalogue::run_part(&mut story).await;
+    show_failures(&mut story).await;
 
-    let text = steady(&story.text);
+    let text = stabilize(&story.text);
     replicas.stop().await;
     insta::assert_snapshot!(text);
 }
 
-async fn places(story: &mut Story) {
+async fn create_locations(story: &mut Story) {
     story.part("Regions and sites");
     for line in [
         "evenkeel region create emea --label continent=europe",
@@ -152,20 +152,20 @@ async fn places(story: &mut Story) {
     }
 }
 
-async fn announced(story: &mut Story) {
-    story.part("Twenty hosts are announced");
+async fn register_hosts(story: &mut Story) {
+    story.part("Twenty hosts are registered");
     for nth in 1..=20 {
         let line = format!(
             "evenkeel host register edge-{nth:02} --uuid {} --serial {} {}",
             uuid(nth),
             serial(nth),
-            site(nth)
+            site_option(nth)
         );
         let line = line.trim_end();
         if nth == 1 {
             story.run(line).await;
         } else {
-            story.quietly(line).await;
+            story.run_unrecorded(line).await;
         }
     }
     for line in [
@@ -179,12 +179,15 @@ async fn announced(story: &mut Story) {
 }
 
 /// All hosts join. Returns the first one.
-async fn joined(story: &mut Story, replicas: &Replicas) -> Machine {
-    story.part("They join, and say what they are");
-    let token = story.quietly("evenkeel join-token create racks -q").await;
+async fn join_hosts(story: &mut Story, replicas: &Replicas) -> Machine {
+    story.part("The hosts join and report their facts");
+    let token = story
+        .run_unrecorded("evenkeel join-token create racks -q")
+        .await;
     let token = token.trim();
-    let southbound = &replicas.southbound()[0];
-    let channel = line::server(southbound, &replicas.ca()).expect("a line");
+    let southbound = &replicas.southbound_addresses()[0];
+    let channel =
+        connection::connect_lazily(southbound, &replicas.ca_certificate()).expect("a connection");
     let mut first = Machine::join(channel.clone(), 1, token).await;
     first.poll(false).await;
     for nth in 2..=20 {
@@ -195,7 +198,7 @@ async fn joined(story: &mut Story, replicas: &Replicas) -> Machine {
     first
 }
 
-async fn lists(story: &mut Story) {
+async fn show_lists(story: &mut Story) {
     story.part("Lists");
     for line in [
         "evenkeel host list --order-by name",
@@ -218,8 +221,8 @@ async fn lists(story: &mut Story) {
     }
 }
 
-/// A policy, its assignment and a window. Returns the digest of what the first host should reach.
-async fn wishes(story: &mut Story, first: &mut Machine) -> String {
+/// Creates a policy, its assignment and a window. Returns the digest of the first host's target.
+async fn create_plan(story: &mut Story, first: &mut Machine) -> String {
     story.part("A policy, an assignment, a schedule on a region");
     for line in [
         "evenkeel policy create tools --package curl --description 'what every host has'",
@@ -232,14 +235,16 @@ async fn wishes(story: &mut Story, first: &mut Machine) -> String {
     ] {
         story.run(line).await;
     }
-    let target = first.window().await;
+    let target = first.wait_for_window().await;
     story.run("evenkeel explain edge-01").await;
     target
 }
 
-async fn runs(story: &mut Story) {
-    story.part("What happened");
-    let run = story.quietly("evenkeel run list --host edge-01 -q").await;
+async fn show_runs(story: &mut Story) {
+    story.part("Runs");
+    let run = story
+        .run_unrecorded("evenkeel run list --host edge-01 -q")
+        .await;
     let run = run.trim();
     for line in [
         "evenkeel run list --filter 'instance.host.name = \"edge-01\"'".to_owned(),
@@ -253,7 +258,7 @@ async fn runs(story: &mut Story) {
     }
 }
 
-async fn day_zero(story: &mut Story) {
+async fn create_day_zero_resources(story: &mut Story) {
     story.part("Providers, custom configurations, local accounts");
     let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKWgaT7WKT07Pm5NEz0UAXEHyTLR9J6ABq8E6K/IaAwI alice@desk";
     let config = story.home.path().join("setup.yaml");
@@ -262,9 +267,9 @@ async fn day_zero(story: &mut Story) {
         "evenkeel custom-config create setup --file {}",
         config.display()
     );
-    story.quietly(&setup).await;
+    story.run_unrecorded(&setup).await;
     story
-        .quietly(&format!("evenkeel account create alice --ssh-key '{key}'"))
+        .run_unrecorded(&format!("evenkeel account create alice --ssh-key '{key}'"))
         .await;
     for line in [
         "evenkeel provider create racks --endpoint https://racks.example.org",
@@ -277,8 +282,8 @@ async fn day_zero(story: &mut Story) {
     }
 }
 
-async fn trouble(story: &mut Story) {
-    story.part("What goes wrong, and what to do about it");
+async fn show_failures(story: &mut Story) {
+    story.part("Errors, pauses and lost hosts");
     for line in [
         "evenkeel site delete bonn",
         "evenkeel policy delete tools",

@@ -1,13 +1,13 @@
-//! Machines that are emulated from the firmware on: a boot loader that counts, two slots, the real agent in releases that
-//! come up or do not, and the real server that wants them. Whatever a release is, and whenever the power goes, the machine
-//! comes to rest on the old one or on the new one, and the server's record says which.
+//! Machines that are emulated from the firmware on, with a boot loader that counts tries, two slots,
+//! the real agent in good and bad releases, and the real server. With any release and any power cut,
+//! the machine ends on the old or the new release, and the server records which.
 //!
-//! | variable | what it is |
+//! | variable | meaning |
 //! | --- | --- |
-//! | `EVENKEEL_VM` | `all` tells every story; else a sample of them is told |
-//! | `EVENKEEL_VM_CUTS` | how many updates have the power cut, and how many trials in several boots in a row |
-//! | `EVENKEEL_VM_REPLAYS` | how many disks are started that a power cut left |
-//! | `EVENKEEL_VM_SEED` | in which instants |
+//! | `EVENKEEL_VM` | `all` runs all tests; otherwise a sample runs |
+//! | `EVENKEEL_VM_CUTS` | number of updates with power cuts, and of trials with power cuts in successive boots |
+//! | `EVENKEEL_VM_REPLAYS` | number of disks after a power cut that are started |
+//! | `EVENKEEL_VM_SEED` | seed of the random instants |
 
 mod again;
 mod artefacts;
@@ -20,8 +20,8 @@ mod releases;
 mod replay;
 mod sample;
 
-/// The release that each machine begins with, in slot A.
-const OLD: &str = "1.0";
+/// Version of the release that each machine runs first, in slot A.
+const OLD_VERSION: &str = "1.0";
 
-/// The release that comes beside it.
-const NEW: &str = "1.1";
+/// Version of the release in the other slot.
+const NEW_VERSION: &str = "1.1";

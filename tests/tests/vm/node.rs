@@ -1,21 +1,21 @@
-//! One machine that is a node, and what is done with it in most stories.
+//! A machine that is a node, and the steps that most tests share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evenkeel_tests::history::say;
+use evenkeel_tests::history::print_progress;
 use evenkeel_tests::lab::vm::{
-    Booted, Count, Kind, Release, Slot, Vm, VmFleet, Vms, counts, judge,
+    BootCount, BootedRelease, Release, ReleaseKind, Slot, Vm, VmFleet, Vms, counts, judge,
 };
 use serde_json::Value;
 
-use crate::OLD;
+use crate::OLD_VERSION;
 
-/// How long an update may take on a busy machine, with all boots that there are in it.
-pub const UPDATE: Duration = Duration::from_mins(15);
+/// Maximum duration of an update on a busy machine, including its boots.
+pub const UPDATE_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// How long a part of it may take.
-pub const PART: Duration = Duration::from_mins(8);
+/// Maximum duration of a step of an update.
+pub const STEP_TIMEOUT: Duration = Duration::from_mins(8);
 
 /// A server, and a machine that runs the first release.
 pub struct Node {
@@ -25,21 +25,21 @@ pub struct Node {
     pub fleet: VmFleet,
     /// The first release.
     pub old: Release,
-    /// Where releases are made.
+    /// Builds releases and machines.
     pub vms: Arc<Vms>,
     begun: Instant,
 }
 
 impl Node {
-    /// Lets a machine join a server of its own. It is on.
+    /// Starts a server and a machine that joins it. The machine stays on.
     #[track_caller]
     pub fn join(vms: Arc<Vms>, name: &str) -> Self {
         let begun = Instant::now();
-        let old = vms.release(OLD, Kind::Good);
+        let old = vms.release(OLD_VERSION, ReleaseKind::Good);
         let fleet = vms.fleet();
         let mut vm = vms.machine(&fleet, &old, name);
         fleet.join(&mut vm);
-        say(&format!("{name}: joined after {:?}", begun.elapsed()));
+        print_progress(&format!("{name}: joined after {:?}", begun.elapsed()));
         Self {
             vm,
             fleet,
@@ -49,17 +49,19 @@ impl Node {
         }
     }
 
-    /// Orders that the machine runs a release.
+    /// Orders an update to a release.
     #[track_caller]
-    pub fn order(&self, release: &Release) {
+    pub fn order_update(&self, release: &Release) {
         self.fleet.update(&self.vm, release);
     }
 
-    /// Waits until the last run for a release is over, and returns it.
+    /// Waits until the last run for a release has ended, and returns the run.
     #[track_caller]
-    pub fn ended(&mut self, release: &Release) -> Value {
-        let run = self.fleet.ended(&mut self.vm, &release.version, UPDATE);
-        say(&format!(
+    pub fn wait_for_run_end(&mut self, release: &Release) -> Value {
+        let run = self
+            .fleet
+            .wait_for_run_end(&mut self.vm, &release.version, UPDATE_TIMEOUT);
+        print_progress(&format!(
             "{} {:?}: {} after {:?}: {}",
             release.version,
             release.kind,
@@ -70,80 +72,83 @@ impl Node {
         run
     }
 
-    /// Updates the machine to a release, by an order. Returns the run, which must then be in this state.
+    /// Orders an update to a release. Returns the run, which must end in this state.
     #[track_caller]
     pub fn update(&mut self, release: &Release, state: &str) -> Value {
-        self.order(release);
-        let run = self.ended(release);
+        self.order_update(release);
+        let run = self.wait_for_run_end(release);
         assert_eq!(run["state"], state, "{run:#}");
         run
     }
 
-    /// Waits until the record agrees with the machine, which must run one of some releases. Returns what it runs.
+    /// Waits until the server's record matches the machine, which must run one of these releases.
+    /// Returns the release.
     #[track_caller]
-    pub fn agrees(&mut self, may_run: &[&Release]) -> Booted {
-        self.fleet.agrees(&mut self.vm, may_run)
+    pub fn wait_for_matching_record(&mut self, may_run: &[&Release]) -> BootedRelease {
+        self.fleet.until_consistent(&mut self.vm, may_run)
     }
 
-    /// The same, and then looks at the disk. The machine is off afterwards.
+    /// As `wait_for_matching_record`, and then checks the disk. The machine is off afterwards.
     #[track_caller]
-    pub fn judge(&mut self, may_run: &[&Release]) -> String {
+    pub fn check_disk(&mut self, may_run: &[&Release]) -> String {
         let version = judge(&self.fleet, &mut self.vm, may_run);
-        say(&format!(
-            "{version} is found after {:?}",
+        print_progress(&format!(
+            "{version} is confirmed after {:?}",
             self.begun.elapsed()
         ));
         version
     }
 
-    /// Waits until a slot is armed, or on trial.
+    /// Waits until a slot is armed or on trial.
     #[track_caller]
-    pub fn until_armed(&mut self, slot: Slot) {
-        self.vm.until_entries("the slot is armed", PART, |entries| {
-            matches!(counts(entries, slot)[..], [Count::Trial { .. }])
-        });
+    pub fn wait_until_armed(&mut self, slot: Slot) {
+        self.vm
+            .until_entries("the slot is armed", STEP_TIMEOUT, |entries| {
+                matches!(counts(entries, slot)[..], [BootCount::Trial { .. }])
+            });
     }
 
     /// Waits until the loader has counted a boot of a slot.
     #[track_caller]
-    pub fn until_counted(&mut self, slot: Slot) {
-        self.vm.until_entries("the loader counts", PART, |entries| {
-            let counts = counts(entries, slot);
-            matches!(counts[..], [Count::Trial { done: 1.., .. }])
-        });
+    pub fn wait_until_counted(&mut self, slot: Slot) {
+        self.vm
+            .until_entries("the loader counts", STEP_TIMEOUT, |entries| {
+                let counts = counts(entries, slot);
+                matches!(counts[..], [BootCount::Trial { done: 1.., .. }])
+            });
     }
 
-    /// Waits until the machine has had so many runs, with the last one of which nothing need have happened yet.
+    /// Waits until the machine has had this number of runs. The last one may just have been created.
     #[track_caller]
-    pub fn until_runs(&mut self, count: u64) {
+    pub fn wait_for_runs(&mut self, count: u64) {
         let (vm, rest) = (&mut self.vm, &self.fleet.rest);
         let instance = vm.instance();
         let path = format!("/os-update-runs?filter=instance.resourceId%3D%22{instance}%22");
-        vm.until("another run", PART, || {
+        vm.until("another run", STEP_TIMEOUT, || {
             let list = rest.get(&path);
             (list["totalElements"] == count).then_some(())
         });
     }
 
-    /// Waits until the server knows that a release failed here.
+    /// Waits until the server has recorded that a release failed on the machine.
     #[track_caller]
-    pub fn until_bad(&mut self, release: &Release) {
+    pub fn wait_until_bad(&mut self, release: &Release) {
         let (fleet, path) = (
             &self.fleet,
             format!("/compute/instances/{}", self.vm.instance()),
         );
-        self.vm.until("the server knows what failed", PART, || {
-            is_bad(&fleet.rest.get(&path), release).then_some(())
+        self.vm.until("the failure is recorded", STEP_TIMEOUT, || {
+            has_bad_image(&fleet.rest.get(&path), release).then_some(())
         });
     }
 
-    /// Whether the server knows that a release failed here.
+    /// Whether the server has recorded that a release failed on the machine.
     #[track_caller]
     pub fn is_bad(&self, release: &Release) -> bool {
-        is_bad(&self.fleet.node(&self.vm), release)
+        has_bad_image(&self.fleet.node(&self.vm), release)
     }
 
-    /// What the machine should do now, and why.
+    /// Decision of the server for the machine.
     #[track_caller]
     pub fn decision(&self) -> Value {
         let path = format!("/compute/instances/{}/decision", self.vm.instance());
@@ -151,19 +156,20 @@ impl Node {
     }
 }
 
-/// Tells of a release that fails: the machine comes back to the old one, says so, and remembers it.
+/// Updates to a bad release. The machine must return to the old release, and the server must record the
+/// failure.
 #[track_caller]
-pub fn falls_back(node: &mut Node, release: &Release) -> Value {
+pub fn assert_falls_back(node: &mut Node, release: &Release) -> Value {
     let before = node.vm.last_booted().expect("a release that came up");
     let run = node.update(release, "reverted");
-    assert_eq!(run["image"]["wanted"], release.version.as_str(), "{run:#}");
+    assert_eq!(run["image"]["desired"], release.version.as_str(), "{run:#}");
     assert_eq!(run["image"]["booted"], before.version.as_str(), "{run:#}");
     assert_ne!(run["reason"], "", "{run:#}");
-    node.until_bad(release);
+    node.wait_until_bad(release);
     run
 }
 
-fn is_bad(node: &Value, release: &Release) -> bool {
+fn has_bad_image(node: &Value, release: &Release) -> bool {
     let mut bad = node["badImages"].as_array().into_iter().flatten();
     bad.any(|image| image["sha256"] == release.sha256.as_str())
 }

@@ -1,12 +1,12 @@
-//! The loop: tell what is not told yet, ask what to do, do it.
+//! The main loop: send pending reports, poll the server, carry out its decision.
 
-mod acts;
-mod alone;
-mod guard;
-mod hold;
-mod planning;
+mod actions;
+mod long_poll;
+mod offline;
+mod planning_lock;
 mod reports;
-mod troubles;
+mod shutdown_guard;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,87 +25,87 @@ use crate::facts::FactsReader;
 use crate::gate::Gate;
 use crate::grants::GrantFile;
 use crate::history::HistoryFile;
-use crate::journal::{Entry, JournalError, Phase};
-use crate::link::{Link, LinkError};
-use crate::model::{Act, Decision};
-use crate::modules::Try;
-use crate::notify::{Manager, Sign};
+use crate::journal::{JournalEntry, JournalError, Phase};
+use crate::link::{LinkError, ServerLink};
+use crate::model::{Action, Decision};
+use crate::modules::TryKind;
+use crate::notify::{ServiceManager, ServiceState};
 use crate::owner::Owner;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 use crate::status::StatusFile;
 
-use self::hold::{Heard, Rest, Terms};
+use self::long_poll::{IdlePeriod, LongPollTerms, PollResult};
 
-pub use self::guard::Guard;
-pub use self::planning::Planning;
-pub(crate) use self::troubles::of_clock;
+pub use self::planning_lock::PlanningLock;
+pub use self::shutdown_guard::ShutdownGuard;
+pub(crate) use self::warnings::clock_warning;
 
-/// Between polls of a server that cannot be reached: at first, and at most.
+/// Minimum and maximum delay between polls while the server cannot be reached.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
 
-/// How often things are done that nobody asked for.
+/// Intervals of the agent's own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// Lists of packages are made current at least this often.
-    pub refresh_every: TimeDelta,
-    /// The same wish is not prepared again ahead of its window before this time, if there was nothing to fetch; an image is
-    /// not fetched again before it, if that failed.
-    pub fetch_again_after: TimeDelta,
-    /// The same wish is not seen through again before this time, however else it ended.
-    pub retry_after: TimeDelta,
-    /// The server is asked at least this often, even if it named a later time.
-    pub poll_at_least_every: Duration,
+pub struct Intervals {
+    /// Maximum age of the package lists.
+    pub refresh_interval: TimeDelta,
+    /// Minimum time between two preparations of the same target ahead of its window if there was
+    /// nothing to download, and between two downloads of an image if the first one failed.
+    pub fetch_retry_interval: TimeDelta,
+    /// Minimum time between two attempts for the same target.
+    pub retry_interval: TimeDelta,
+    /// Maximum time between two polls, even if the server requests more.
+    pub max_poll_interval: Duration,
 }
 
-/// What stops a round.
+/// Why a round was aborted.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The journal. Nothing goes on without it.
-    #[error("the journal does not work")]
+    /// The journal cannot be read or written. The agent changes nothing without it.
+    #[error("cannot use the journal")]
     Journal(#[from] JournalError),
-    /// What was withdrawn would still stand after a restart.
-    #[error("a grant that the server gave ahead cannot be taken away")]
+    /// The offline grant cannot be removed, so it would be valid again after a restart.
+    #[error("cannot remove the offline grant")]
     Grant(#[source] FileError),
-    /// The server.
+    /// A call to the server failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The server takes a report and acknowledges nothing of it.
-    #[error("the server does not acknowledge what it is told")]
+    /// The server accepts a report without acknowledging any of its events.
+    #[error("the server does not acknowledge the reported events")]
     NoProgress,
-    /// Somebody asked the agent to stop.
-    #[error("asked to stop")]
+    /// The agent was asked to stop.
+    #[error("stopped on request")]
     Stopped,
-    /// An attempt did not end well.
-    #[error("the update did not end well: {0}")]
+    /// An attempt failed.
+    #[error("the update failed: {0}")]
     Attempt(String),
 }
 
-/// Whether a round moved something.
+/// What follows after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Did {
-    /// There is nothing to do but to wait.
-    Nothing,
-    /// The server should be asked again at once.
-    Something,
+enum RoundOutcome {
+    /// Wait for the next poll.
+    Wait,
+    /// Poll again at once.
+    PollAgain,
 }
 
-/// Polls, acts, reports.
+/// The agent: polls the server, acts, and reports.
 pub struct Agent {
     engine: Engine,
-    link: Arc<dyn Link>,
+    link: Arc<dyn ServerLink>,
     facts: FactsReader,
     clock: Arc<dyn Clock>,
-    place: Place,
-    pace: Pace,
+    paths: AgentPaths,
+    intervals: Intervals,
     stop: CancellationToken,
     gate: Gate,
     owner: Arc<Owner>,
-    guard: Arc<Guard>,
-    manager: Arc<dyn Manager>,
+    guard: Arc<ShutdownGuard>,
+    manager: Arc<dyn ServiceManager>,
     status: StatusFile,
     history: HistoryFile,
     grants: GrantFile,
-    memory: Memory,
+    loop_state: LoopState,
 }
 
 impl std::fmt::Debug for Agent {
@@ -116,85 +116,85 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// What need not survive the process.
+/// State that is lost when the process ends.
 #[derive(Debug, Default)]
-struct Memory {
+struct LoopState {
     /// Digest of the facts that the server has.
-    told: Option<[u8; 32]>,
-    /// When the lists of packages were last made current, or that was last tried.
+    sent_facts_digest: Option<[u8; 32]>,
+    /// Last refresh of the package lists, successful or not.
     refreshed: Option<DateTime<Utc>>,
-    /// The name of the wish that was last prepared in vain, and when.
-    fetched: Option<(String, DateTime<Utc>)>,
-    /// What the server said last.
-    said: String,
-    /// How attempts ended, by the name of their wish.
-    ended: BTreeMap<String, Ended>,
-    /// Why the node itself did not let the prepared change begin when that was last asked; empty if it did.
-    waiting: String,
-    /// Whether what was to be fetched in this round waits for something: it is tried again at the next poll.
-    later: bool,
-    /// How far this machine's clock was ahead of the server's at the last answer.
-    ahead: Option<TimeDelta>,
-    /// Whether the service manager was told that the agent is up.
-    up: bool,
-    /// How the server wants to be asked.
-    terms: Terms,
-    /// There if the last round left nothing to do but to hear of news.
-    rest: Option<Rest>,
-    /// Whether a poll that might have been held followed at once on one that was not.
-    hurried: bool,
-    /// Since when the server has too much to do to answer.
-    busy: Option<Instant>,
+    /// Key of the target that was last prepared without an attempt, and when.
+    last_prepared: Option<(String, DateTime<Utc>)>,
+    /// Last decision of the server, as text.
+    last_decision: String,
+    /// How attempts ended, by the key of their target.
+    ended: BTreeMap<String, EndedAttempt>,
+    /// Why the node itself delays the prepared change; empty if it does not.
+    waiting_reason: String,
+    /// Whether the download of this round has to wait. It is tried again at the next poll.
+    is_fetch_deferred: bool,
+    /// How far the machine's clock was ahead of the server's at the last answer.
+    clock_ahead: Option<TimeDelta>,
+    /// Whether the service manager was notified that the agent is ready.
+    is_ready_sent: bool,
+    /// The server's instructions for polling.
+    terms: LongPollTerms,
+    /// Set if the last round left the agent idle.
+    idle: Option<IdlePeriod>,
+    /// Whether a long poll followed at once after a regular poll.
+    polled_at_once: bool,
+    /// Since when the server has been overloaded.
+    busy_since: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct EndedAttempt {
     at: DateTime<Utc>,
-    trouble: Option<String>,
-    /// The wish is left alone so long.
-    again_after: TimeDelta,
+    problem: Option<String>,
+    /// The target is not tried again before this time has passed.
+    retry_after: TimeDelta,
 }
 
-/// What an agent is made of.
+/// The parts of an agent.
 #[derive(Debug)]
-pub struct Parts<L> {
-    /// Carries attempts out.
+pub struct AgentParts<L> {
+    /// Runs attempts.
     pub engine: Engine,
-    /// The way to the server.
+    /// Connection to the server.
     pub link: L,
-    /// Looks at the node.
+    /// Reads the facts of the node.
     pub facts: FactsReader,
-    /// Tells the time.
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Where things are.
-    pub place: Place,
-    /// How often things are done.
-    pub pace: Pace,
-    /// Asks the agent to stop.
+    /// The managed root and the agent's files.
+    pub paths: AgentPaths,
+    /// Intervals of the agent's own work.
+    pub intervals: Intervals,
+    /// Cancelled when the agent must stop.
     pub stop: CancellationToken,
-    /// Asks the node itself whether a change may begin.
+    /// Checks of the node itself before a change.
     pub gate: Gate,
-    /// What the machine's owner allows.
+    /// Limits of the machine's owner.
     pub owner: Arc<Owner>,
-    /// Keeps the system up while it is being changed.
-    pub guard: Arc<Guard>,
-    /// Is told how the agent is.
-    pub manager: Arc<dyn Manager>,
+    /// Prevents a shutdown during a change.
+    pub guard: Arc<ShutdownGuard>,
+    /// The service manager that is notified of the agent's state.
+    pub manager: Arc<dyn ServiceManager>,
 }
 
 impl Agent {
-    /// An agent of its parts.
-    pub fn new<L: Link + 'static>(parts: Parts<L>) -> Self {
-        let status = StatusFile::open(&parts.place.status());
-        let history = HistoryFile::at(parts.place.history());
-        let grants = GrantFile::open(&parts.place.grant());
+    /// Creates an agent from its parts.
+    pub fn new<L: ServerLink + 'static>(parts: AgentParts<L>) -> Self {
+        let status = StatusFile::load(&parts.paths.status());
+        let history = HistoryFile::new(parts.paths.history());
+        let grants = GrantFile::load(&parts.paths.grant());
         Self {
             engine: parts.engine,
             link: Arc::new(parts.link),
             facts: parts.facts,
             clock: parts.clock,
-            place: parts.place,
-            pace: parts.pace,
+            paths: parts.paths,
+            intervals: parts.intervals,
             stop: parts.stop,
             gate: parts.gate,
             owner: parts.owner,
@@ -203,32 +203,37 @@ impl Agent {
             status,
             history,
             grants,
-            memory: Memory::default(),
+            loop_state: LoopState::default(),
         }
     }
 
-    /// Does everything that can be done now. Fails if the server was not reached or an attempt did not end well.
+    /// Does everything that can be done now. Fails if the server cannot be reached or an attempt
+    /// failed.
     pub async fn run_once(&mut self) -> Result<(), AgentError> {
         loop {
-            let (did, _) = self.round(true).await?;
-            if did == Did::Nothing {
+            let (did, _) = self.run_round(true).await?;
+            if did == RoundOutcome::Wait {
                 break;
             }
         }
-        // What reboots the node is gone on with after that.
-        let why = self.engine.why_open();
+        // An attempt that reboots the node is continued after the reboot.
+        let why = self.engine.open_reason();
         if !why.is_empty() {
-            let reason = format!("it has begun and is not over: {why}");
+            let reason = format!("the update has begun and is not finished: {why}");
             return Err(AgentError::Attempt(reason));
         }
-        if self.memory.later {
-            return Err(AgentError::Attempt(self.memory.waiting.clone()));
+        if self.loop_state.is_fetch_deferred {
+            return Err(AgentError::Attempt(self.loop_state.waiting_reason.clone()));
         }
-        let trouble = self.memory.ended.values().find_map(|e| e.trouble.clone());
-        trouble.map_or(Ok(()), |trouble| Err(AgentError::Attempt(trouble)))
+        let problem = self
+            .loop_state
+            .ended
+            .values()
+            .find_map(|e| e.problem.clone());
+        problem.map_or(Ok(()), |problem| Err(AgentError::Attempt(problem)))
     }
 
-    /// Goes on until it is asked to stop.
+    /// Runs until the agent is asked to stop.
     pub async fn run(&mut self) {
         let calm = || {
             ExponentialBuilder::new()
@@ -239,28 +244,28 @@ impl Agent {
                 .build()
         };
         let mut backoff = calm();
-        let mut trouble = String::new();
+        let mut last_error = String::new();
         while !self.stop.is_cancelled() {
-            let wait = match self.round(false).await {
+            let wait = match self.run_round(false).await {
                 Ok((did, next_poll)) => {
-                    if !trouble.is_empty() {
-                        tracing::info!(was = trouble, "the trouble has passed");
+                    if !last_error.is_empty() {
+                        tracing::info!(was = last_error, "recovered from the error");
                     }
-                    trouble.clear();
+                    last_error.clear();
                     backoff = calm();
                     match did {
-                        Did::Something => Duration::ZERO,
-                        Did::Nothing => next_poll.min(self.pace.poll_at_least_every),
+                        RoundOutcome::PollAgain => Duration::ZERO,
+                        RoundOutcome::Wait => next_poll.min(self.intervals.max_poll_interval),
                     }
                 }
                 Err(AgentError::Stopped) => break,
                 Err(error) => {
-                    self.is_in_trouble(&error, &mut trouble);
+                    self.record_error(&error, &mut last_error);
                     let wait = backoff.next().unwrap_or(BACKOFF.1);
-                    self.until_next_try(&error, wait)
+                    self.retry_delay(&error, wait)
                 }
             };
-            self.show(&trouble);
+            self.notify_status(&last_error);
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -269,45 +274,48 @@ impl Agent {
         tracing::info!("stopped");
     }
 
-    /// Says what does not work, once and not with every round.
-    fn is_in_trouble(&mut self, error: &AgentError, known: &mut String) {
+    /// Logs an error once and not in every round.
+    fn record_error(&mut self, error: &AgentError, last_error: &mut String) {
         let text = chain(error).to_string();
-        if text == *known {
-            tracing::debug!(error = text, "still in trouble");
+        if text == *last_error {
+            tracing::debug!(error = text, "the same error again");
         } else {
-            tracing::warn!(error = text, "trouble, trying again");
+            tracing::warn!(error = text, "the round failed, trying again");
         }
-        self.status
-            .change(|status| status.trouble.clone_from(&text));
-        *known = text;
+        self.status.update(|status| status.error.clone_from(&text));
+        *last_error = text;
     }
 
-    /// Tells the service manager once that the agent works. Before the first word with the server: that, and what the
-    /// server then wants, may take longer than the manager waits for a start, and it would end the agent in the middle.
-    fn is_up(&mut self) {
-        if !self.memory.up {
-            self.memory.up = true;
-            self.manager.tell(Sign::Ready);
+    /// Notifies the service manager once that the agent is ready. This happens before the first
+    /// call to the server: that call and the update after it may take longer than the manager's
+    /// start timeout, and it would kill the agent.
+    fn notify_ready(&mut self) {
+        if !self.loop_state.is_ready_sent {
+            self.loop_state.is_ready_sent = true;
+            self.manager.notify(ServiceState::Ready);
         }
     }
 
-    /// Shows the service manager in one line what the agent is at.
-    fn show(&self, trouble: &str) {
-        let line = match (trouble, self.memory.waiting.as_str()) {
-            ("", "") => self.memory.said.clone(),
-            ("", waiting) => format!("{}; the node waits: {waiting}", self.memory.said),
-            (trouble, _) => format!("in trouble: {trouble}"),
+    /// Shows the state of the agent in the service manager, in one line.
+    fn notify_status(&self, error: &str) {
+        let line = match (error, self.loop_state.waiting_reason.as_str()) {
+            ("", "") => self.loop_state.last_decision.clone(),
+            ("", waiting) => format!(
+                "{}; the node delays the update: {waiting}",
+                self.loop_state.last_decision
+            ),
+            (error, _) => format!("error: {error}"),
         };
-        self.manager.tell(Sign::Status(&line));
+        self.manager.notify(ServiceState::Status(&line));
     }
 
-    /// A round with the server, or without it if it cannot be reached.
-    async fn round(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
-        self.is_up();
+    /// One round with the server, or offline if the server cannot be reached.
+    async fn run_round(&mut self, once: bool) -> Result<(RoundOutcome, Duration), AgentError> {
+        self.notify_ready();
         match Box::pin(self.round_with_server(once)).await {
             Err(AgentError::Link(error)) => {
-                if self.is_left_alone(&error) {
-                    self.go_alone().await?;
+                if self.is_server_unreachable(&error) {
+                    self.run_offline().await?;
                 }
                 Err(error.into())
             }
@@ -315,81 +323,97 @@ impl Agent {
         }
     }
 
-    /// Finishes what was begun, tells what is not told, asks what to do and does it.
-    async fn round_with_server(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
-        // Only after a round that came to its end.
-        let rest = self.memory.rest.take().filter(|_| !once);
-        self.memory.later = false;
-        let mut entry = self.engine.open()?;
+    /// Finishes what has begun, sends pending reports, polls the server and carries out its
+    /// decision.
+    async fn round_with_server(
+        &mut self,
+        once: bool,
+    ) -> Result<(RoundOutcome, Duration), AgentError> {
+        // Set only by a round that was completed.
+        let rest = self.loop_state.idle.take().filter(|_| !once);
+        self.loop_state.is_fetch_deferred = false;
+        let mut entry = self.engine.open_attempt()?;
         if let Some(open) = entry.take() {
-            entry = self.go_on(open).await?;
+            entry = self.resume_attempt(open).await?;
         }
-        if entry.as_ref().is_some_and(Entry::is_about_to_boot) {
-            // What is armed boots with any reset: the one that is watched is not put off by a poll.
-            return Ok((Did::Something, Duration::ZERO));
+        if entry
+            .as_ref()
+            .is_some_and(JournalEntry::awaits_first_reboot)
+        {
+            // The prepared change would be applied by any reset. The supervised reboot must not
+            // wait for a poll.
+            return Ok((RoundOutcome::PollAgain, Duration::ZERO));
         }
         if entry.is_none() {
-            // A journal may have been lost, and with it what would have taken back what it had got ready.
-            self.engine.stand_down().await;
+            // If the journal was lost, a change that it had prepared is still pending and must be
+            // cancelled.
+            self.engine.cancel_pending_changes().await;
             self.refresh_if_due(once).await?;
         } else {
-            // What the open attempt needs is settled; the rest of the lists can wait for their turn.
+            // The open attempt has what it needs; the refresh of the package lists can wait.
             let now = self.clock.now();
-            self.memory.refreshed.get_or_insert(now);
+            self.loop_state.refreshed.get_or_insert(now);
         }
         let (answer, way) = match self.poll(entry.as_ref(), rest).await? {
-            Heard::Answer(answer, way) => (answer, way),
-            Heard::Woken => return Ok((Did::Something, Duration::ZERO)),
-            Heard::CutOff => return Ok((Did::Nothing, self.until_back())),
+            PollResult::Answer(answer, way) => (answer, way),
+            PollResult::Interrupted => return Ok((RoundOutcome::PollAgain, Duration::ZERO)),
+            PollResult::Disconnected => return Ok((RoundOutcome::Wait, self.reconnect_delay())),
         };
         let decision = answer.decision;
-        self.hear(&decision);
-        let (now, ahead) = (self.clock.now(), self.memory.ahead);
-        self.status.change(|status| {
+        self.log_decision(&decision);
+        let (now, ahead) = (self.clock.now(), self.loop_state.clock_ahead);
+        self.status.update(|status| {
             status.last_contact = Some(now);
             status.reason.clone_from(&decision.reason);
-            status.next = decision.next;
+            status.next = decision.next_change;
             status.clock_ahead_seconds = ahead.map(|ahead| ahead.num_seconds());
-            status.trouble.clear();
+            status.error.clear();
         });
-        let has_begun = entry.as_ref().is_some_and(Entry::has_begun);
-        let (act, is_prepared) = (decision.act.clone(), entry.is_some());
-        let did = Box::pin(self.act(decision.act, entry, once)).await?;
-        if did == Did::Nothing && !has_begun && !self.memory.later {
-            self.memory.rest = self.rest_after(&act, is_prepared);
+        let has_begun = entry.as_ref().is_some_and(JournalEntry::has_begun);
+        let (act, is_prepared) = (decision.action.clone(), entry.is_some());
+        let did = Box::pin(self.perform_action(decision.action, entry, once)).await?;
+        if did == RoundOutcome::Wait && !has_begun && !self.loop_state.is_fetch_deferred {
+            self.loop_state.idle = self.idle_period_after(&act, is_prepared);
         }
-        Ok((did, self.until_next_poll(way, answer.next_poll)))
+        Ok((did, self.time_until_next_poll(way, answer.next_poll)))
     }
 
-    /// Changes the node, or goes on with that, and keeps the system up meanwhile. A node that is to reboot is not held up.
-    async fn carry_out(&mut self, entry: Entry, trying: Try) -> Result<Entry, AgentError> {
-        self.manager.tell(Sign::Status("changing this node"));
+    /// Changes the node, or continues a change, while a lock prevents a shutdown. A pending reboot
+    /// is not blocked.
+    async fn run_attempt(
+        &mut self,
+        entry: JournalEntry,
+        trying: TryKind,
+    ) -> Result<JournalEntry, AgentError> {
+        self.manager
+            .notify(ServiceState::Status("changing this node"));
         if entry.phase != Phase::Rebooting {
-            self.guard.take("an update is being carried out");
+            self.guard.acquire("an update is being carried out");
         }
-        let carried = self.engine.carry_out(entry, trying).await;
+        let carried = self.engine.run_attempt(entry, trying).await;
         self.guard.release().await;
         Ok(carried?)
     }
 
-    /// Logs a decision once, not with every poll.
-    fn hear(&mut self, decision: &Decision) {
-        let said = format!("{}: {}", name(&decision.act), decision.reason);
-        if said == self.memory.said {
-            tracing::debug!(decision = said, "the server decided as before");
+    /// Logs a decision once and not at every poll.
+    fn log_decision(&mut self, decision: &Decision) {
+        let message = format!("{}: {}", action_name(&decision.action), decision.reason);
+        if message == self.loop_state.last_decision {
+            tracing::debug!(decision = message, "the server decided as before");
         } else {
-            tracing::info!(decision = said, "the server decided");
+            tracing::info!(decision = message, "the server decided");
         }
-        self.memory.said = said;
+        self.loop_state.last_decision = message;
     }
 
     async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, AgentError> {
-        unless(&self.stop, work).await
+        run_unless_stopped(&self.stop, work).await
     }
 }
 
-/// Gives up what may be given up when the agent is asked to stop. Never used around a change of the node.
-async fn unless<T>(
+/// Runs work that may be aborted when the agent is asked to stop. Never used around a change of the
+/// node.
+async fn run_unless_stopped<T>(
     stop: &CancellationToken,
     work: impl Future<Output = T>,
 ) -> Result<T, AgentError> {
@@ -400,12 +424,12 @@ async fn unless<T>(
     }
 }
 
-fn name(act: &Act) -> &'static str {
+fn action_name(act: &Action) -> &'static str {
     match act {
-        Act::Idle => "idle",
-        Act::Fetch(_) => "fetch",
-        Act::Apply { .. } => "apply",
-        Act::Continue => "continue",
-        Act::Cancel { .. } => "cancel",
+        Action::Idle => "idle",
+        Action::Fetch(_) => "fetch",
+        Action::Apply { .. } => "apply",
+        Action::Continue => "continue",
+        Action::Cancel { .. } => "cancel",
     }
 }

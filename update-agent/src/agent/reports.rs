@@ -1,245 +1,266 @@
-//! What the agent tells the server, and what it looks up to tell it.
+//! The agent's reports to the server, and the facts for them.
 
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::chain;
 
-use super::acts::{BRIEFLY, wish_name};
-use super::hold::{Heard, Rest, Way};
-use super::troubles::brief;
-use super::{Agent, AgentError, Ended, Pace, unless};
+use super::actions::{BRIEF_REPORT_TIMEOUT, spec_key};
+use super::long_poll::{AnswerTiming, IdlePeriod, PollResult};
+use super::warnings::to_short_line;
+use super::{Agent, AgentError, EndedAttempt, Intervals, run_unless_stopped};
 use crate::facts::Facts;
-use crate::history::Record;
-use crate::journal::{Entry, JournalError, Phase};
-use crate::link::{Answer, Question, facts_digest};
-use crate::model::{FailureKind, News, Wish};
-use crate::modules::Try;
+use crate::history::AttemptRecord;
+use crate::journal::{JournalEntry, JournalError, Phase};
+use crate::link::{PollAnswer, PollQuery, facts_digest};
+use crate::model::{EventKind, FailureKind, UpdateSpec};
+use crate::modules::TryKind;
 use crate::node::save_credential;
-use crate::status::End;
+use crate::status::AttemptEnd;
 
-/// A server that acknowledges less than it is told, so often in a row, is given a rest.
-const MOST_REWINDS: u32 = 3;
-/// A server asks for the facts, then for the list of packages. One that goes on asking is not listened to.
-const MOST_ANSWERS: u32 = 2;
+/// After this many answers in a row that acknowledge fewer events than before, the report is given
+/// up for now.
+const MAX_REWINDS: u32 = 3;
+/// A server may request the facts, then the package list. Further requests in the same round are
+/// ignored.
+const MAX_REPEATED_POLLS: u32 = 2;
 
 impl Agent {
-    /// Goes on with an attempt from the journal, as far as that needs no word from the server.
-    pub(super) async fn go_on(&mut self, open: Entry) -> Result<Option<Entry>, AgentError> {
+    /// Resumes an open attempt from the journal, as far as possible without the server.
+    pub(super) async fn resume_attempt(
+        &mut self,
+        open: JournalEntry,
+    ) -> Result<Option<JournalEntry>, AgentError> {
         let entry = if open.has_begun() {
-            tracing::warn!(attempt = %open.attempt, phase = open.phase.name(), "going on with what was begun");
-            let entry = self.carry_out(open, Try::Again).await?;
-            // Else nobody would hear why it does not end.
-            self.waits(brief(&self.engine.why_open()));
+            tracing::warn!(attempt = %open.attempt, phase = open.phase.name(), "resuming an attempt that has begun");
+            let entry = self.run_attempt(open, TryKind::Again).await?;
+            // Shows on the server and in the status why the attempt does not end.
+            self.set_waiting_reason(to_short_line(&self.engine.open_reason()));
             entry
         } else {
             open
         };
-        self.settle(entry).await
+        self.report_and_close(entry).await
     }
 
-    /// Tells what is not told. An attempt that is over and wholly told is forgotten.
-    pub(super) async fn settle(&mut self, mut entry: Entry) -> Result<Option<Entry>, AgentError> {
-        if entry.phase == Phase::Over {
-            self.waits(String::new());
-            self.remember(&entry);
+    /// Reports pending events. Closes an attempt that has ended and is completely reported.
+    pub(super) async fn report_and_close(
+        &mut self,
+        mut entry: JournalEntry,
+    ) -> Result<Option<JournalEntry>, AgentError> {
+        if entry.phase == Phase::Ended {
+            self.set_waiting_reason(String::new());
+            self.record_end(&entry);
         }
         if entry.phase == Phase::Rebooting && entry.reboot_is_the_change {
-            // What is ready to boot boots with any reset: a server that is slow to hear of it does not put that off.
-            self.flush_briefly(&mut entry).await?;
+            // Any reset applies the prepared change, so a slow server must not delay the supervised
+            // reboot.
+            self.report_briefly(&mut entry).await?;
             return Ok(Some(entry));
         }
-        self.flush(&mut entry).await?;
-        if entry.phase != Phase::Over {
+        self.report_events(&mut entry).await?;
+        if entry.phase != Phase::Ended {
             return Ok(Some(entry));
         }
         self.engine.close(&entry).await?;
         Ok(None)
     }
 
-    pub(super) fn remember(&mut self, entry: &Entry) {
-        let Some(end) = End::of(entry) else { return };
-        let failed = entry.events.last().and_then(|event| event.news.failure());
-        let ended = Ended {
-            at: end.at,
-            trouble: failed.map(|failure| failure.reason.clone()),
-            again_after: again_after(&self.pace, entry),
+    pub(super) fn record_end(&mut self, entry: &JournalEntry) {
+        let Some(end) = AttemptEnd::from_entry(entry) else {
+            return;
         };
-        self.memory.ended.insert(wish_name(&entry.target), ended);
-        self.status.change(|status| status.last_end = Some(end));
-        if let Err(error) = Record::of(entry).map_or(Ok(()), |record| self.history.add(record)) {
-            tracing::warn!(error = %chain(&error), "the end of the attempt is missing in the history");
+        let failed = entry.events.last().and_then(|event| event.kind.failure());
+        let ended = EndedAttempt {
+            at: end.at,
+            problem: failed.map(|failure| failure.reason.clone()),
+            retry_after: min_retry_delay(&self.intervals, entry),
+        };
+        self.loop_state.ended.insert(spec_key(&entry.target), ended);
+        self.status.update(|status| status.last_end = Some(end));
+        if let Err(error) =
+            AttemptRecord::from_entry(entry).map_or(Ok(()), |record| self.history.add(record))
+        {
+            tracing::warn!(error = %chain(&error), "cannot add the attempt to the history");
         }
     }
 
-    /// Tells what can be told in a few seconds. The rest is told later.
-    pub(super) async fn flush_briefly(&self, entry: &mut Entry) -> Result<(), AgentError> {
-        match tokio::time::timeout(BRIEFLY, self.flush(entry)).await {
+    /// Reports what can be reported in a few seconds. The rest is reported later.
+    pub(super) async fn report_briefly(&self, entry: &mut JournalEntry) -> Result<(), AgentError> {
+        match tokio::time::timeout(BRIEF_REPORT_TIMEOUT, self.report_events(entry)).await {
             Ok(Err(AgentError::Journal(error))) => Err(error.into()),
             Ok(Err(error)) => {
-                tracing::warn!(error = %chain(&error), "what has begun will be told later");
+                tracing::warn!(error = %chain(&error), "cannot report that the change has begun; reporting it later");
                 Ok(())
             }
             Ok(Ok(())) | Err(_) => Ok(()),
         }
     }
 
-    pub(super) async fn flush(&self, entry: &mut Entry) -> Result<(), AgentError> {
+    pub(super) async fn report_events(&self, entry: &mut JournalEntry) -> Result<(), AgentError> {
         let mut rewinds = 0;
         while !entry.unsent().is_empty() {
             let before = entry.acknowledged;
             let stored = self.unless_stopped(self.link.report(entry)).await??;
-            // More than was ever said cannot be stored.
+            // The server cannot have stored more events than there are.
             let upto = stored.min(entry.last_sequence());
             self.engine.acknowledge(entry, upto)?;
             if upto <= before {
                 rewinds += 1;
             }
-            if rewinds > MOST_REWINDS {
+            if rewinds > MAX_REWINDS {
                 return Err(AgentError::NoProgress);
             }
         }
         Ok(())
     }
 
-    /// Makes the lists of packages current from time to time, so that the facts know what is available.
+    /// Refreshes the package lists at regular intervals, so that the facts contain the available
+    /// updates.
     pub(super) async fn refresh_if_due(&mut self, once: bool) -> Result<(), AgentError> {
         let now = self.clock.now();
-        let due = match self.memory.refreshed {
-            None => once || self.is_past(self.status.get().refreshed, self.pace.refresh_every),
-            some => self.is_past(some, self.pace.refresh_every),
+        let due = match self.loop_state.refreshed {
+            None => {
+                once || self
+                    .has_elapsed(self.status.get().refreshed, self.intervals.refresh_interval)
+            }
+            some => self.has_elapsed(some, self.intervals.refresh_interval),
         };
         if !due {
             return Ok(());
         }
-        self.memory.refreshed = Some(now);
+        self.loop_state.refreshed = Some(now);
         match self.unless_stopped(self.engine.refresh()).await? {
-            Ok(()) => self.status.change(|status| {
+            Ok(()) => self.status.update(|status| {
                 status.refreshed = Some(now);
-                status.refresh_trouble.clear();
+                status.refresh_error.clear();
             }),
             Err(failure) => {
-                tracing::warn!(error = %failure, "the lists of packages are not current");
+                tracing::warn!(error = %failure, "cannot refresh the package lists");
                 self.status
-                    .change(|status| status.refresh_trouble = failure.reason);
+                    .update(|status| status.refresh_error = failure.reason);
             }
         }
         Ok(())
     }
 
-    /// Whether an instant lies at least so long in the past. An instant in the future is one of a wrong clock.
-    pub(super) fn is_past(&self, instant: Option<DateTime<Utc>>, by: TimeDelta) -> bool {
+    /// Whether at least the time `by` has passed since an instant. An instant in the future comes
+    /// from a wrong clock.
+    pub(super) fn has_elapsed(&self, instant: Option<DateTime<Utc>>, by: TimeDelta) -> bool {
         let now = self.clock.now();
         instant.is_none_or(|instant| instant > now || now - instant >= by)
     }
 
-    /// Looks at the node, and adds what the agent knows of itself.
-    pub(super) async fn look(&mut self) -> Result<Facts, AgentError> {
+    /// Reads the facts of the node and adds the agent's own.
+    pub(super) async fn read_facts(&mut self) -> Result<Facts, AgentError> {
         let stop = self.stop.clone();
-        let mut facts = match unless(&stop, self.facts.read()).await? {
+        let mut facts = match run_unless_stopped(&stop, self.facts.read()).await? {
             Ok(facts) => facts,
             Err(failure) => {
-                tracing::warn!(error = %failure, "the node cannot be looked at");
-                self.facts.blind(&failure)
+                tracing::warn!(error = %failure, "cannot read the facts of the node");
+                self.facts.fallback_facts(&failure)
             }
         };
-        self.complete(&mut facts);
-        let shown = self.status.get();
-        if shown.troubles != facts.troubles || shown.limits != facts.limits {
-            self.status.change(|status| {
-                status.troubles.clone_from(&facts.troubles);
+        self.add_agent_facts(&mut facts);
+        let stored = self.status.get();
+        if stored.warnings != facts.warnings || stored.limits != facts.limits {
+            self.status.update(|status| {
+                status.warnings.clone_from(&facts.warnings);
                 status.limits.clone_from(&facts.limits);
             });
         }
         Ok(facts)
     }
 
-    /// Says what is known and asks what to do. An agent that rests lets the server keep the poll open.
+    /// Sends the facts and gets the decision. An idle agent makes a long poll.
     pub(super) async fn poll(
         &mut self,
-        entry: Option<&Entry>,
-        rest: Option<Rest>,
-    ) -> Result<Heard, AgentError> {
+        entry: Option<&JournalEntry>,
+        rest: Option<IdlePeriod>,
+    ) -> Result<PollResult, AgentError> {
         let stop = self.stop.clone();
-        let facts = self.look().await?;
-        let waiting = self.memory.waiting.clone();
+        let facts = self.read_facts().await?;
+        let waiting = self.loop_state.waiting_reason.clone();
         let digest = facts_digest(&facts);
-        let whole = self.memory.told.is_some_and(|told| told != digest);
-        // News is for an answer at once.
-        let rest = rest.filter(|_| !whole);
-        let hold = rest.map_or(Duration::ZERO, |rest| self.hold(rest));
-        let question = Question {
+        let send_facts = self
+            .loop_state
+            .sent_facts_digest
+            .is_some_and(|sent| sent != digest);
+        // Changed facts are sent with a regular poll.
+        let rest = rest.filter(|_| !send_facts);
+        let hold = rest.map_or(Duration::ZERO, |rest| self.hold_time(rest));
+        let question = PollQuery {
             facts: &facts,
-            whole,
+            send_facts,
             packages: None,
             attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
-            waiting: &waiting,
-            tag: self.memory.terms.tag,
-            hold,
+            waiting_reason: &waiting,
+            decision_tag: self.loop_state.terms.decision_tag,
+            max_hold: hold,
         };
         let (mut answer, mut way) = match rest.filter(|_| !hold.is_zero()) {
-            None => (self.ask(question).await?, Way::AtOnce),
-            Some(rest) => match self.ask_held(question, rest, digest).await? {
-                Heard::Answer(answer, way) => (answer, way),
+            None => (self.send_poll(question).await?, AnswerTiming::Immediate),
+            Some(rest) => match self.long_poll(question, rest, digest).await? {
+                PollResult::Answer(answer, way) => (answer, way),
                 nothing => return Ok(nothing),
             },
         };
-        for _ in 0..MOST_ANSWERS {
+        for _ in 0..MAX_REPEATED_POLLS {
             let packages = if answer.want_packages {
-                unless(&stop, self.facts.packages(&facts)).await?
+                run_unless_stopped(&stop, self.facts.read_manifest(&facts)).await?
             } else {
                 None
             };
             if !answer.want_facts && packages.is_none() {
                 break;
             }
-            let question = Question {
-                whole: answer.want_facts,
+            let question = PollQuery {
+                send_facts: answer.want_facts,
                 packages: packages.as_deref(),
-                hold: Duration::ZERO,
+                max_hold: Duration::ZERO,
                 ..question
             };
-            (answer, way) = (self.ask(question).await?, Way::AtOnce);
+            (answer, way) = (self.send_poll(question).await?, AnswerTiming::Immediate);
         }
-        self.memory.told = Some(digest);
-        Ok(Heard::Answer(answer, way))
+        self.loop_state.sent_facts_digest = Some(digest);
+        Ok(PollResult::Answer(answer, way))
     }
 
-    async fn ask(&mut self, question: Question<'_>) -> Result<Box<Answer>, AgentError> {
+    async fn send_poll(&mut self, question: PollQuery<'_>) -> Result<Box<PollAnswer>, AgentError> {
         let answer = self.unless_stopped(self.link.poll(question)).await??;
-        self.note(&answer)?;
+        self.store_answer(&answer)?;
         Ok(Box::new(answer))
     }
 
-    /// Keeps what comes with every answer.
-    pub(super) fn note(&mut self, answer: &Answer) -> Result<(), AgentError> {
-        self.memory.busy = None;
-        self.keep_terms(answer);
-        self.memory.ahead = answer.now.map(|server| self.clock.now() - server);
+    /// Stores what every answer contains.
+    pub(super) fn store_answer(&mut self, answer: &PollAnswer) -> Result<(), AgentError> {
+        self.loop_state.busy_since = None;
+        self.store_terms(answer);
+        self.loop_state.clock_ahead = answer.server_time.map(|server| self.clock.now() - server);
         self.grants
-            .hear(answer.decision.grant.as_ref(), answer.now)
+            .store(answer.decision.offline_grant.as_ref(), answer.server_time)
             .map_err(AgentError::Grant)?;
         if let Some(credential) = &answer.credential {
-            save_credential(&self.place, credential).map_err(JournalError::from)?;
-            self.link.renew(credential)?;
-            tracing::info!("the server gave a new credential");
+            save_credential(&self.paths, credential).map_err(JournalError::from)?;
+            self.link.set_credential(credential)?;
+            tracing::info!("the server issued a new credential");
         }
         Ok(())
     }
 }
 
-/// How long the wish of an attempt that is over is left alone. An image that could not be fetched or written is some GB
-/// that would be asked for again and again.
-fn again_after(pace: &Pace, entry: &Entry) -> TimeDelta {
-    let is_image = matches!(entry.target.wish, Wish::Image(_));
+/// Minimum time between an ended attempt and the next one for the same target. An image that could
+/// not be downloaded or written waits longer: it would cause some GB of traffic at each try.
+fn min_retry_delay(pace: &Intervals, entry: &JournalEntry) -> TimeDelta {
+    let is_image = matches!(entry.target.spec, UpdateSpec::Image(_));
     let mut events = entry.events.iter();
-    let had_begun = events.any(|event| event.news == News::Began);
-    let failed = entry.events.last().and_then(|event| event.news.failure());
+    let had_begun = events.any(|event| event.kind == EventKind::Began);
+    let failed = entry.events.last().and_then(|event| event.kind.failure());
     match failed.map(|failure| failure.kind) {
         Some(FailureKind::Download | FailureKind::Storage) if is_image && !had_begun => {
-            pace.retry_after.max(pace.fetch_again_after)
+            pace.retry_interval.max(pace.fetch_retry_interval)
         }
-        _ => pace.retry_after,
+        _ => pace.retry_interval,
     }
 }
 
@@ -248,51 +269,63 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::model::{Event, Failure, ImageWish, PackageMode, PackageWish, Target};
+    use crate::model::{AttemptEvent, Failure, ImageSpec, PackageMode, PackageSpec, UpdateTarget};
 
-    const PACE: Pace = Pace {
-        refresh_every: TimeDelta::hours(4),
-        fetch_again_after: TimeDelta::hours(1),
-        retry_after: TimeDelta::minutes(1),
-        poll_at_least_every: Duration::from_hours(1),
+    const INTERVALS: Intervals = Intervals {
+        refresh_interval: TimeDelta::hours(4),
+        fetch_retry_interval: TimeDelta::hours(1),
+        retry_interval: TimeDelta::minutes(1),
+        max_poll_interval: Duration::from_hours(1),
     };
 
-    fn image() -> Wish {
-        Wish::Image(ImageWish::sample("1.1"))
+    fn image() -> UpdateSpec {
+        UpdateSpec::Image(ImageSpec::sample("1.1"))
     }
 
-    /// When a wish is tried again whose attempt ended so.
-    fn after(wish: Wish, news: &[News]) -> TimeDelta {
-        let target = Target {
+    /// The retry delay after an attempt with these events.
+    fn retry_delay_after(spec: UpdateSpec, kinds: &[EventKind]) -> TimeDelta {
+        let target = UpdateTarget {
             digest: "os".into(),
-            wish,
+            spec,
         };
-        let mut entry = Entry::new(Uuid::from_u128(1), target);
+        let mut entry = JournalEntry::new(Uuid::from_u128(1), target);
         entry.events = (1..)
-            .zip(news)
-            .map(|(sequence, news)| Event {
+            .zip(kinds)
+            .map(|(sequence, kind)| AttemptEvent {
                 sequence,
                 at: DateTime::UNIX_EPOCH,
                 boot_id: "boot-1".into(),
-                news: news.clone(),
-                account: None,
+                kind: kind.clone(),
+                report: None,
             })
             .collect();
-        again_after(&PACE, &entry)
+        min_retry_delay(&INTERVALS, &entry)
     }
 
     #[test]
-    fn what_took_long_to_fetch_in_vain_is_not_asked_for_again_at_once() {
-        let failed = |kind| News::failed(Failure::new(kind, "no"), None);
+    fn an_image_that_could_not_be_fetched_is_not_retried_at_once() {
+        let failed = |kind| EventKind::failed_unchanged(Failure::new(kind, "no"), None);
         for kind in [FailureKind::Download, FailureKind::Storage] {
-            assert_eq!(after(image(), &[failed(kind)]), PACE.fetch_again_after);
-            let begun = [News::Began, failed(kind)];
-            assert_eq!(after(image(), &begun), PACE.retry_after);
-            let packages = Wish::Packages(PackageWish::new(PackageMode::Latest));
-            assert_eq!(after(packages, &[failed(kind)]), PACE.retry_after);
+            assert_eq!(
+                retry_delay_after(image(), &[failed(kind)]),
+                INTERVALS.fetch_retry_interval
+            );
+            let begun = [EventKind::Began, failed(kind)];
+            assert_eq!(retry_delay_after(image(), &begun), INTERVALS.retry_interval);
+            let packages = UpdateSpec::Packages(PackageSpec::new(PackageMode::Latest));
+            assert_eq!(
+                retry_delay_after(packages, &[failed(kind)]),
+                INTERVALS.retry_interval
+            );
         }
         let unsigned = failed(FailureKind::Signature);
-        assert_eq!(after(image(), &[unsigned]), PACE.retry_after);
-        assert_eq!(after(image(), &[News::NothingToDo]), PACE.retry_after);
+        assert_eq!(
+            retry_delay_after(image(), &[unsigned]),
+            INTERVALS.retry_interval
+        );
+        assert_eq!(
+            retry_delay_after(image(), &[EventKind::NothingToDo]),
+            INTERVALS.retry_interval
+        );
     }
 }

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use crate::cli::{Cli, Completion};
+use crate::cli::{Cli, CompletionArgs};
 
-/// Prints a completion script for a shell.
-pub fn completion(arguments: &Completion, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn print_completion(
+    arguments: &CompletionArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     let mut command = Cli::command();
     clap_complete::generate(arguments.shell, &mut command, "evenkeel-agent", &mut script);
@@ -23,10 +25,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shell_gets_a_script_that_knows_the_commands() {
+    fn every_shell_gets_a_script_with_the_commands() {
         for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
             let mut out = Vec::new();
-            completion(&Completion { shell }, &mut out).unwrap();
+            print_completion(&CompletionArgs { shell }, &mut out).unwrap();
             let script = String::from_utf8(out).unwrap();
             assert!(script.contains("doctor"), "{shell}");
         }

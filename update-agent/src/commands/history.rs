@@ -3,76 +3,83 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use super::{settle, text};
-use crate::cli::{self, Output};
-use crate::history::{self, Record};
+use super::{load_config, text};
+use crate::cli::{self, OutputFormat};
+use crate::history::{self, AttemptRecord};
 
-/// Shows the updates that ended here.
-pub fn history(arguments: &cli::History, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (_, place) = settle(&arguments.place)?;
-    let records = history::read(&place.history())?;
+/// Prints the ended updates.
+pub fn print_history(
+    arguments: &cli::HistoryArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let (_, paths) = load_config(&arguments.paths)?;
+    let records = history::read_history(&paths.history())?;
     match arguments.output {
-        Output::Json => {
+        OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &records)?;
             writeln!(out)?;
         }
-        Output::Text if records.is_empty() => writeln!(out, "no update has ended here")?,
-        Output::Text => print(&records, out)?,
+        OutputFormat::Text if records.is_empty() => writeln!(out, "no update has ended here")?,
+        OutputFormat::Text => print_records(&records, out)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(records: &[Record], out: &mut impl Write) -> std::io::Result<()> {
+fn print_records(records: &[AttemptRecord], out: &mut impl Write) -> std::io::Result<()> {
     for record in records {
         let changed = match &record.image {
-            Some(image) => text::image(image),
-            None => text::count(record.changed, "package", "packages"),
+            Some(image) => text::format_image(image),
+            None => text::pluralize(record.changed, "package", "packages"),
         };
         writeln!(
             out,
             "{}  {}, {changed}  {}",
-            text::instant(Some(record.ended)),
+            text::format_instant(Some(record.ended)),
             record.outcome,
             record.attempt
         )?;
-        for line in details(record) {
+        for line in detail_lines(record) {
             writeln!(out, "    {line}")?;
         }
     }
     Ok(())
 }
 
-fn details(record: &Record) -> Vec<String> {
-    let account = &record.account;
+fn detail_lines(record: &AttemptRecord) -> Vec<String> {
+    let account = &record.report;
     let mut lines = Vec::new();
     if !record.reason.is_empty() {
         lines.push(record.reason.clone());
     }
     if let Some(booted) = &record.booted {
-        lines.push(format!("the image {booted} ran afterwards"));
+        lines.push(format!("image after the update: {booted}"));
     }
     let phases = account.phases.iter().map(|span| {
         let fetched = match span.bytes {
             0 => String::new(),
-            bytes => format!(" ({})", text::bytes(bytes)),
+            bytes => format!(" ({})", text::format_bytes(bytes)),
         };
-        format!("{} {}{fetched}", span.phase, text::millis(span.millis))
+        format!(
+            "{} {}{fetched}",
+            span.phase,
+            text::format_duration(span.millis)
+        )
     });
     let phases: Vec<_> = phases.collect();
     if !phases.is_empty() {
         lines.push(phases.join(", "));
     }
-    let kept = account.kept_conffiles.iter();
-    lines.extend(kept.map(|file| format!("kept as it was changed here: {file}")));
+    let retained = account.retained_conffiles.iter();
+    lines.extend(retained.map(|file| format!("locally changed file kept: {file}")));
     if !account.restarted_services.is_empty() {
         let services = account.restarted_services.join(", ");
         lines.push(format!("restarted: {services}"));
     }
     if account.reboot_required {
-        lines.push("a reboot was still required".to_owned());
+        lines.push("reboot still required".to_owned());
     }
     lines.extend(account.remarks.iter().cloned());
-    // What a tool said has several lines.
+    // The output of a tool has several lines.
     let lines = lines.iter().flat_map(|line| line.lines());
     lines.map(str::to_owned).collect()
 }
@@ -83,37 +90,37 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::cli::Where;
+    use crate::cli::PathArgs;
     use crate::history::HistoryFile;
-    use crate::model::{Account, FailureKind, ImageChange, PhaseSpan};
-    use crate::place::Place;
+    use crate::model::{FailureKind, ImageChange, PhaseSpan, RunReport};
+    use crate::paths::AgentPaths;
 
-    fn said(root: &std::path::Path, output: Output) -> String {
-        let place = Where {
+    fn run_history(root: &std::path::Path, output: OutputFormat) -> String {
+        let paths = PathArgs {
             root: Some(root.to_owned()),
-            ..Where::default()
+            ..PathArgs::default()
         };
         let mut out = Vec::new();
-        history(&cli::History { place, output }, &mut out).unwrap();
+        print_history(&cli::HistoryArgs { paths, output }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn the_updates_that_ended_are_told_with_how_they_went() {
+    fn ended_updates_are_printed_with_details() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(
-            said(root.path(), Output::Text),
+            run_history(root.path(), OutputFormat::Text),
             "no update has ended here\n"
         );
-        assert_eq!(said(root.path(), Output::Json), "[]\n");
-        let place = Place::new(root.path(), None);
-        place.prepare().unwrap();
+        assert_eq!(run_history(root.path(), OutputFormat::Json), "[]\n");
+        let paths = AgentPaths::new(root.path(), None);
+        paths.prepare().unwrap();
         let span = |phase: &str, millis, bytes| PhaseSpan {
             phase: phase.into(),
             millis,
             bytes,
         };
-        let record = Record {
+        let record = AttemptRecord {
             attempt: Uuid::from_u128(7),
             target: "d".into(),
             outcome: "failed".into(),
@@ -126,37 +133,37 @@ mod tests {
             changes: Vec::new(),
             changed: 2,
             download_bytes: 1_500_000,
-            account: Account {
+            report: RunReport {
                 phases: vec![span("download", 61_000, 1_500_000), span("apply", 90, 0)],
                 remarks: vec!["mark:\nno".into()],
-                kept_conffiles: vec!["/etc/app.conf".into()],
+                retained_conffiles: vec!["/etc/app.conf".into()],
                 restarted_services: vec!["app.service".into()],
                 reboot_required: true,
             },
             image: None,
             booted: None,
         };
-        HistoryFile::at(place.history()).add(record).unwrap();
+        HistoryFile::new(paths.history()).add(record).unwrap();
         assert_eq!(
-            said(root.path(), Output::Text),
+            run_history(root.path(), OutputFormat::Text),
             "1970-01-01T00:00:00Z  failed, 2 packages  00000000-0000-0000-0000-000000000007\n    \
              app is half-configured\n    \
              download 1 min 1 s (1.5 MB), apply 90 ms\n    \
-             kept as it was changed here: /etc/app.conf\n    \
+             locally changed file kept: /etc/app.conf\n    \
              restarted: app.service\n    \
-             a reboot was still required\n    \
+             reboot still required\n    \
              mark:\n    \
              no\n"
         );
         let json: serde_json::Value =
-            serde_json::from_str(&said(root.path(), Output::Json)).unwrap();
+            serde_json::from_str(&run_history(root.path(), OutputFormat::Json)).unwrap();
         assert_eq!(json[0]["kind"], "apply");
         assert_eq!(json[0].get("image"), None);
     }
 
     #[test]
-    fn an_image_is_told_with_what_ran_afterwards() {
-        let record = Record {
+    fn an_image_update_is_printed_with_the_image_that_ran_afterwards() {
+        let record = AttemptRecord {
             attempt: Uuid::from_u128(7),
             target: "d".into(),
             outcome: "reverted".into(),
@@ -169,21 +176,21 @@ mod tests {
             changes: Vec::new(),
             changed: 0,
             download_bytes: 0,
-            account: Account::default(),
+            report: RunReport::default(),
             image: Some(ImageChange {
                 profile_name: "demo".into(),
                 before: "1.0".into(),
-                wanted: "1.1".into(),
+                after: "1.1".into(),
             }),
             booted: Some("1.0".into()),
         };
         let mut out = Vec::new();
-        print(&[record], &mut out).unwrap();
+        print_records(&[record], &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "1970-01-01T00:00:00Z  reverted, demo 1.0 -> 1.1  00000000-0000-0000-0000-000000000007\n    \
              it hung\n    \
-             the image 1.0 ran afterwards\n"
+             image after the update: 1.0\n"
         );
     }
 }

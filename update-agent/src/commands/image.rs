@@ -8,42 +8,42 @@ use anyhow::{Context, bail};
 use evenkeel_kit::telemetry::{self, LogConfig};
 use serde::Serialize;
 
-use super::workshop::Workshop;
-use super::{runtime, settle, text};
-use crate::cli::{self, ImageCommand, Output, TrialCommand};
+use super::module_registry::ModuleRegistry;
+use super::{build_runtime, load_config, text};
+use crate::agent_lock::AgentLock;
+use crate::cli::{self, ImageCommand, OutputFormat, TrialCommand};
 use crate::config::{Config, HealthConfig};
-use crate::lock::AgentLock;
-use crate::modules::image::slots::{Seen, Slot, SlotState, Slots};
-use crate::place::Place;
-use crate::trial::{self, Guarded, SysRq};
+use crate::modules::image::slots::{BootObservation, Slot, SlotState, Slots};
+use crate::paths::AgentPaths;
+use crate::trial::{self, GuardOutcome, SysRq};
 
-/// What `image show` says.
+/// Output of `image show`.
 #[derive(Debug, Serialize)]
-struct Report {
-    /// Who starts the slots.
+struct ImageReport {
+    /// The boot control, such as `systemd-boot`.
     boot_control: &'static str,
-    /// Such as `root-a`; none if that is not known.
+    /// The running slot, such as `root-a`; `None` if it is unknown.
     booted: Option<&'static str>,
-    slots: Vec<Shown>,
-    /// The images that failed here, the last one last.
-    bad: Vec<Bad>,
-    /// The images that were tried and left without a word against them.
-    undecided: Vec<Left>,
+    slots: Vec<SlotEntry>,
+    /// Failed images, latest last.
+    bad: Vec<BadImageEntry>,
+    /// Images whose trial ended without a verdict.
+    undecided: Vec<UndecidedEntry>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Shown {
+struct SlotEntry {
     slot: &'static str,
     state: &'static str,
     profile: String,
     image: String,
     sha256: String,
-    /// Why it was left; empty if it was not.
+    /// Why the image failed; empty if it did not.
     why: String,
 }
 
 #[derive(Debug, Serialize)]
-struct Bad {
+struct BadImageEntry {
     sha256: String,
     image: String,
     why: String,
@@ -51,50 +51,53 @@ struct Bad {
 }
 
 #[derive(Debug, Serialize)]
-struct Left {
+struct UndecidedEntry {
     sha256: String,
-    /// How often.
+    /// Number of undecided trials.
     times: u8,
     why: String,
 }
 
 /// Shows the slots, or forgets that an image failed.
-pub fn image(arguments: &cli::Image, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn run_image_command(
+    arguments: &cli::ImageArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     match &arguments.command {
-        ImageCommand::Show(arguments) => show(arguments, out),
-        ImageCommand::Forget(arguments) => forget(arguments, out),
+        ImageCommand::Show(arguments) => show_slots(arguments, out),
+        ImageCommand::Forget(arguments) => forget_image(arguments, out),
     }
 }
 
-const NO_SLOTS: &str = "this system has no second slot: it is not updated by images";
+const NO_SLOTS: &str = "this system has no second slot, so it is not updated by images";
 
-fn show(arguments: &cli::ImageShow, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (config, place) = settle(&arguments.place)?;
-    let workshop = Workshop::new(&config, &place);
-    let Some(images) = workshop.images()? else {
+fn show_slots(arguments: &cli::ImageShowArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (config, paths) = load_config(&arguments.paths)?;
+    let registry = ModuleRegistry::new(&config, &paths);
+    let Some(images) = registry.images()? else {
         bail!(NO_SLOTS);
     };
-    let seen = runtime()?.block_on(images.boot.look())?;
-    let report = report(images.boot.name(), &images.slots.get(), &seen);
+    let seen = build_runtime()?.block_on(images.boot.observe())?;
+    let report = build_report(images.boot.name(), &images.slots.get(), &seen);
     match arguments.output {
-        Output::Json => {
+        OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &report)?;
             writeln!(out)?;
         }
-        Output::Text => print(&report, out)?,
+        OutputFormat::Text => print_report(&report, out)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(boot_control: &'static str, slots: &Slots, seen: &Seen) -> Report {
-    let shown = |slot: Slot| {
+fn build_report(boot_control: &'static str, slots: &Slots, seen: &BootObservation) -> ImageReport {
+    let slot_entry = |slot: Slot| {
         let state = slots.state(slot);
-        let what = state.what();
+        let what = state.image();
         let why = match state {
             SlotState::Bad { why, .. } => why.clone(),
             _ => String::new(),
         };
-        Shown {
+        SlotEntry {
             slot: slot.label(),
             state: state.name(),
             profile: what.map_or_else(String::new, |what| what.profile_name.clone()),
@@ -103,53 +106,53 @@ fn report(boot_control: &'static str, slots: &Slots, seen: &Seen) -> Report {
             why,
         }
     };
-    let bad = slots.bad.iter().map(|bad| Bad {
+    let bad = slots.bad.iter().map(|bad| BadImageEntry {
         sha256: bad.file.to_string(),
         image: bad.image_id.clone(),
         why: bad.why.clone(),
-        at: text::instant(Some(bad.at)),
+        at: text::format_instant(Some(bad.at)),
     });
-    let undecided = slots.undecided.iter().map(|left| Left {
+    let undecided = slots.undecided.iter().map(|left| UndecidedEntry {
         sha256: left.file.to_string(),
         times: left.times,
-        why: left.doubt.why.clone(),
+        why: left.reason.why.clone(),
     });
-    Report {
+    ImageReport {
         boot_control,
         booted: seen.booted.map(Slot::label),
-        slots: Slot::ALL.map(shown).to_vec(),
+        slots: Slot::ALL.map(slot_entry).to_vec(),
         bad: bad.collect(),
         undecided: undecided.collect(),
     }
 }
 
-fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "started by {}", report.boot_control)?;
+fn print_report(report: &ImageReport, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "boot control: {}", report.boot_control)?;
     let mut rows = vec![
         ["", "SLOT", "STATE", "PROFILE", "IMAGE"]
             .map(str::to_owned)
             .to_vec(),
     ];
-    for shown in &report.slots {
-        let runs = if report.booted == Some(shown.slot) {
+    for entry in &report.slots {
+        let runs = if report.booted == Some(entry.slot) {
             "runs"
         } else {
             ""
         };
         rows.push(vec![
             runs.to_owned(),
-            shown.slot.to_owned(),
-            shown.state.to_owned(),
-            shown.profile.clone(),
-            shown.image.clone(),
+            entry.slot.to_owned(),
+            entry.state.to_owned(),
+            entry.profile.clone(),
+            entry.image.clone(),
         ]);
     }
-    text::table(&rows, out)?;
+    text::print_table(&rows, out)?;
     if report.booted.is_none() {
-        writeln!(out, "which slot runs is not known")?;
+        writeln!(out, "the running slot is unknown")?;
     }
     for bad in &report.bad {
-        let Bad {
+        let BadImageEntry {
             sha256,
             image,
             why,
@@ -158,67 +161,80 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{image} failed here at {at}: {why}")?;
         writeln!(
             out,
-            "    `evenkeel-agent image forget {sha256}` lets it be tried again"
+            "    run `evenkeel-agent image forget {sha256}` to allow another try"
         )?;
     }
-    for Left { sha256, times, why } in &report.undecided {
-        writeln!(out, "\nleft undecided ({times}): {why}\n    {sha256}")?;
+    for UndecidedEntry { sha256, times, why } in &report.undecided {
+        writeln!(
+            out,
+            "\nundecided trials: {times}; last reason: {why}\n    {sha256}"
+        )?;
     }
     Ok(())
 }
 
-fn forget(arguments: &cli::ImageForget, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (config, place) = settle(&arguments.place)?;
-    place.prepare()?;
-    // An agent that runs knows the slots by heart, and would write down again what is forgotten here.
-    let _lock = AgentLock::take(&place.lock())
+fn forget_image(
+    arguments: &cli::ImageForgetArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let (config, paths) = load_config(&arguments.paths)?;
+    paths.prepare()?;
+    // A running agent has the slots in memory and would write the failed image again.
+    let _lock = AgentLock::acquire(&paths.lock())
         .context("stop the agent first, with `systemctl stop evenkeel-agent`")?;
-    let workshop = Workshop::new(&config, &place);
-    let Some(images) = workshop.images()? else {
+    let registry = ModuleRegistry::new(&config, &paths);
+    let Some(images) = registry.images()? else {
         bail!(NO_SLOTS);
     };
     if !images.slots.forget_bad(&arguments.digest)? {
         bail!(
-            "no image with the SHA-256 {} has failed here; `evenkeel-agent image show` shows those that have",
+            "no image with the SHA-256 {} has failed on this machine; `evenkeel-agent image show` lists the failed images",
             arguments.digest
         );
     }
-    writeln!(out, "forgotten: the image may be tried again")?;
+    writeln!(
+        out,
+        "removed from the failed images; the image can be tried again"
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sees to it that a trial ends.
-pub fn trial(arguments: &cli::Trial) -> anyhow::Result<ExitCode> {
+/// Supervises the trial of an image.
+pub fn run_trial_command(arguments: &cli::TrialArgs) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         TrialCommand::Guard(arguments) => {
-            let settled = settle(&arguments.place);
+            let settled = load_config(&arguments.paths);
             let log = settled.as_ref().map(|(config, _)| config.log.clone());
-            // Nobody is left unguarded for want of a log.
+            // The guard must run even if the log cannot be set up.
             if telemetry::init(&log.unwrap_or_default()).is_err() {
                 telemetry::init(&LogConfig::default()).ok();
             }
-            let (place, deadline) = guarded(settled);
+            let (paths, deadline) = guard_settings(settled);
             let reset = SysRq::default();
-            let guarded = runtime()?.block_on(trial::guard(&place, deadline, &reset));
+            let guarded = build_runtime()?.block_on(trial::run_guard(&paths, deadline, &reset));
             Ok(match guarded {
-                Guarded::NotCounted | Guarded::Over => ExitCode::SUCCESS,
-                // It came back from a reset that did not come about.
-                Guarded::Reset => ExitCode::FAILURE,
+                GuardOutcome::NotCounted | GuardOutcome::TrialEnded => ExitCode::SUCCESS,
+                // The guard requested a reset, but the machine still runs.
+                GuardOutcome::Reset => ExitCode::FAILURE,
             })
         }
     }
 }
 
-/// What is guarded, and until when. A configuration that cannot be read may be what is wrong with the image: then it is
-/// this system, and the deadline that holds unless another one is set.
-fn guarded(settled: anyhow::Result<(Config, Place)>) -> (Place, Duration) {
+/// Paths and deadline for the guard. An unreadable configuration may be the fault of the new image:
+/// then the guard uses this system and the default deadline.
+fn guard_settings(settled: anyhow::Result<(Config, AgentPaths)>) -> (AgentPaths, Duration) {
     match settled {
-        Ok((config, place)) => (place, config.image.health.deadline),
+        Ok((config, paths)) => (paths, config.image.health.deadline),
         Err(error) => {
             let deadline = HealthConfig::default().deadline;
             let error = format!("{error:#}");
-            tracing::error!(error, ?deadline, "guarding this system with what is usual");
-            (Place::new("/", None), deadline)
+            tracing::error!(
+                error,
+                ?deadline,
+                "cannot read the configuration; guarding this system with the default deadline"
+            );
+            (AgentPaths::new("/", None), deadline)
         }
     }
 }
@@ -229,32 +245,38 @@ mod tests {
 
     use super::*;
     use crate::model::Sha256;
-    use crate::modules::image::slots::{BadImage, Doubt, Entry, Undecided, What};
+    use crate::modules::image::slots::{
+        BadImage, BootEntry, SlotImage, UndecidedImage, UndecidedReason,
+    };
 
     #[test]
-    fn a_broken_configuration_does_not_disarm_the_guard() {
+    fn an_invalid_configuration_does_not_disable_the_guard() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("agent.toml");
-        let given = cli::Where {
+        let args = cli::PathArgs {
             root: Some(folder.path().to_owned()),
             state_dir: None,
             config: Some(file.clone()),
         };
-        let usual = (Place::new("/", None), Duration::from_mins(10));
-        assert_eq!(guarded(settle(&given)), usual, "there is none");
+        let usual = (AgentPaths::new("/", None), Duration::from_mins(10));
+        assert_eq!(
+            guard_settings(load_config(&args)),
+            usual,
+            "the file is missing"
+        );
         std::fs::write(&file, "[image.health]\ndeadline = \"soon\"\n").unwrap();
-        assert_eq!(guarded(settle(&given)), usual);
+        assert_eq!(guard_settings(load_config(&args)), usual);
 
         std::fs::write(&file, "[image.health]\ndeadline = \"40s\"\n").unwrap();
-        let (place, deadline) = guarded(settle(&given));
-        assert_eq!(place.root(), folder.path().canonicalize().unwrap());
+        let (paths, deadline) = guard_settings(load_config(&args));
+        assert_eq!(paths.root(), folder.path().canonicalize().unwrap());
         assert_eq!(deadline, Duration::from_secs(40));
     }
 
     #[test]
     fn the_slots_are_shown_with_what_runs_and_what_failed() {
-        let what = |image_id: &str| What {
-            file: Sha256::of(image_id.as_bytes()),
+        let what = |image_id: &str| SlotImage {
+            file: Sha256::hash(image_id.as_bytes()),
             profile_name: "demo".into(),
             image_id: image_id.into(),
             raw: None,
@@ -262,51 +284,51 @@ mod tests {
         let slots = Slots {
             a: SlotState::Good(what("1.0")),
             b: SlotState::Bad {
-                what: what("1.1"),
+                image: what("1.1"),
                 why: "it hung".into(),
                 log: String::new(),
             },
             last_good: Some(Slot::A),
             bad: vec![BadImage {
-                file: Sha256::of(b"1.1"),
+                file: Sha256::hash(b"1.1"),
                 image_id: "1.1".into(),
                 why: "it hung".into(),
                 at: DateTime::UNIX_EPOCH,
             }],
-            undecided: vec![Undecided {
-                file: Sha256::of(b"1.2"),
+            undecided: vec![UndecidedImage {
+                file: Sha256::hash(b"1.2"),
                 times: 1,
-                doubt: Doubt {
+                reason: UndecidedReason {
                     why: "the server cannot be reached".into(),
                     log: String::new(),
                 },
             }],
             sequence: 1,
         };
-        let seen = Seen {
+        let seen = BootObservation {
             booted: Some(Slot::A),
             boot_id: "b".into(),
             image: None,
-            a: Entry::Plain,
-            b: Entry::Absent,
+            a: BootEntry::Plain,
+            b: BootEntry::Absent,
             foreign: Vec::new(),
         };
         let mut out = Vec::new();
-        print(&report("systemd-boot", &slots, &seen), &mut out).unwrap();
-        let digest = Sha256::of(b"1.1");
-        let left = Sha256::of(b"1.2");
+        print_report(&build_report("systemd-boot", &slots, &seen), &mut out).unwrap();
+        let digest = Sha256::hash(b"1.1");
+        let left = Sha256::hash(b"1.2");
         assert_eq!(
             String::from_utf8(out).unwrap(),
             format!(
-                "started by systemd-boot\n\
+                "boot control: systemd-boot\n\
                  \u{20}     SLOT    STATE  PROFILE  IMAGE\n\
                  runs  root-a  good   demo     1.0\n\
                  \u{20}     root-b  bad    demo     1.1\n\
                  \n\
                  1.1 failed here at 1970-01-01T00:00:00Z: it hung\n    \
-                 `evenkeel-agent image forget {digest}` lets it be tried again\n\
+                 run `evenkeel-agent image forget {digest}` to allow another try\n\
                  \n\
-                 left undecided (1): the server cannot be reached\n    \
+                 undecided trials: 1; last reason: the server cannot be reached\n    \
                  {left}\n"
             )
         );

@@ -1,4 +1,4 @@
-//! What the commands of the command line do.
+//! The commands of the command line.
 
 mod completion;
 pub mod doctor;
@@ -6,66 +6,66 @@ mod enroll;
 mod history;
 mod image;
 pub mod images;
+pub mod module_registry;
 pub mod plan;
 mod run;
 mod status;
 mod text;
-pub mod workshop;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Command, Where};
+use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// Does what the command line asks for and says how it went.
-pub fn execute(cli: Cli) -> ExitCode {
+/// Runs the command and prints its error.
+pub fn run_cli(cli: Cli) -> ExitCode {
     match dispatch(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            // Nothing can be done about an error stream that is gone.
+            // There is no way to report that the error stream is closed.
             writeln!(io::stderr(), "evenkeel-agent: {error:#}").ok();
             ExitCode::FAILURE
         }
     }
 }
 
-fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
     let out = || io::stdout().lock();
     match command {
-        Command::Enroll(arguments) => enroll::enroll(&arguments),
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Status(arguments) => status::status(&arguments, &mut out()),
-        Command::Plan(arguments) => plan::plan(&arguments, &mut out()),
-        Command::History(arguments) => history::history(&arguments, &mut out()),
-        Command::Doctor(arguments) => doctor::doctor(&arguments, &mut out()),
-        Command::Image(arguments) => image::image(&arguments, &mut out()),
-        Command::Trial(arguments) => image::trial(&arguments),
-        Command::Completion(arguments) => completion::completion(&arguments, &mut out()),
+        AgentCommand::Enroll(arguments) => enroll::enroll(&arguments),
+        AgentCommand::Run(arguments) => run::run_agent(&arguments),
+        AgentCommand::Status(arguments) => status::print_status(&arguments, &mut out()),
+        AgentCommand::Plan(arguments) => plan::print_plan(&arguments, &mut out()),
+        AgentCommand::History(arguments) => history::print_history(&arguments, &mut out()),
+        AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, &mut out()),
+        AgentCommand::Image(arguments) => image::run_image_command(&arguments, &mut out()),
+        AgentCommand::Trial(arguments) => image::run_trial_command(&arguments),
+        AgentCommand::Completion(arguments) => completion::print_completion(&arguments, &mut out()),
         #[cfg(feature = "halt-points")]
-        Command::Steps => run::steps(&mut out()),
+        AgentCommand::Steps => run::print_steps(&mut out()),
     }
 }
 
-/// The configuration and the place that the command line names; the command line wins.
-fn settle(given: &Where) -> anyhow::Result<(Config, Place)> {
-    let config = Config::load(given.config.as_deref()).context("read the configuration")?;
-    let root = given.root.as_ref().unwrap_or(&config.root);
+/// Loads the configuration and the paths. Options on the command line take precedence.
+fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
+    let config = Config::load(args.config.as_deref()).context("read the configuration")?;
+    let root = args.root.as_ref().unwrap_or(&config.root);
     let root =
         std::fs::canonicalize(root).with_context(|| format!("find the root {}", root.display()))?;
-    let state = given.state_dir.as_ref().or(config.state_dir.as_ref());
+    let state = args.state_dir.as_ref().or(config.state_dir.as_ref());
     let state = state
         .map(std::path::absolute)
         .transpose()
         .context("find the state directory")?;
-    let place = Place::new(root, state);
-    Ok((config, place))
+    let paths = AgentPaths::new(root, state);
+    Ok((config, paths))
 }
 
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,4 +1,5 @@
-//! `evenkeel-agent plan`: what an update would change now. Thinks exactly as the agent does, and then forgets it.
+//! `evenkeel-agent plan`: shows what an update would change now. Plans exactly as the agent does,
+//! but keeps nothing.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,107 +7,117 @@ use std::process::ExitCode;
 use anyhow::{Context, bail, ensure};
 use evenkeel_kit::telemetry;
 
-use super::workshop::Workshop;
-use super::{runtime, settle, text};
-use crate::agent::Planning;
-use crate::cli::{self, Output};
+use super::module_registry::ModuleRegistry;
+use super::{build_runtime, load_config, text};
+use crate::agent::PlanningLock;
+use crate::cli::{self, OutputFormat};
 use crate::journal::FileJournal;
 use crate::model::{
-    Change, Failure, PackageMode, PackageWish, Plan, Target, WantedPackage, Wish, Withheld,
-    WithheldCause,
+    Failure, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageRequirement,
+    PackageSpec, UpdatePlan, UpdateSpec, UpdateTarget,
 };
 
-/// Shows what an update would change now.
-pub fn plan(arguments: &cli::Plan, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (config, place) = settle(&arguments.place)?;
+/// Prints what an update would change now.
+pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
-    place.prepare()?;
-    let wish = wish(&arguments.packages)?;
-    let plan = runtime()?.block_on(think(&Workshop::new(&config, &place), wish))?;
+    paths.prepare()?;
+    let spec = parse_packages(&arguments.packages)?;
+    let plan =
+        build_runtime()?.block_on(plan_packages(&ModuleRegistry::new(&config, &paths), spec))?;
     match arguments.output {
-        Output::Json => {
+        OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &plan)?;
             writeln!(out)?;
         }
-        Output::Text => print(&plan, out)?,
+        OutputFormat::Text => write_plan(&plan, out)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The wish that the command line means: each `NAME` or `NAME=VERSION`, or everything.
-pub fn wish(packages: &[String]) -> anyhow::Result<PackageWish> {
+/// The update spec of the command line: each package as `NAME` or `NAME=VERSION`; all packages if
+/// there is none.
+pub fn parse_packages(packages: &[String]) -> anyhow::Result<PackageSpec> {
     if packages.is_empty() {
-        return Ok(PackageWish::new(PackageMode::Latest));
+        return Ok(PackageSpec::new(PackageMode::Latest));
     }
-    let wanted = packages.iter().map(|package| {
+    let requirements = packages.iter().map(|package| {
         let (name, version) = match package.split_once('=') {
             None => (package.as_str(), None),
             Some((name, version)) => (name, Some(version.to_owned())),
         };
         let is_one = !name.is_empty() && version.as_ref().is_none_or(|text| !text.is_empty());
         ensure!(is_one, "{package:?} is neither NAME nor NAME=VERSION");
-        Ok(WantedPackage {
+        Ok(PackageRequirement {
             name: name.to_owned(),
             version,
         })
     });
-    let wanted: anyhow::Result<Vec<_>> = wanted.collect();
-    Ok(PackageWish::new(PackageMode::Exactly(wanted?)))
+    let requirements: anyhow::Result<Vec<_>> = requirements.collect();
+    Ok(PackageSpec::new(PackageMode::Exactly(requirements?)))
 }
 
-/// Plans a wish. Nothing of it stays. Fails beside an update that is open, and beside an agent that plans one.
-pub async fn think(workshop: &Workshop<'_>, wish: PackageWish) -> anyhow::Result<Plan> {
-    let place = workshop.place;
-    let planning = Planning::begin(place)?;
-    let _planning =
-        planning.context("the agent plans an update just now; try again in a minute")?;
-    // What it has prepared lies where this would put its own, and what it changes changes the answer.
-    let journal = place.journal();
+/// Plans a spec and discards the plan. Fails while an update is open or the agent is planning.
+pub async fn plan_packages(
+    registry: &ModuleRegistry<'_>,
+    spec: PackageSpec,
+) -> anyhow::Result<UpdatePlan> {
+    let paths = registry.paths;
+    let planning = PlanningLock::acquire(paths)?;
+    let _planning = planning.context("the agent is planning an update; try again in a minute")?;
+    // An open attempt uses the same folders, and its changes would change the result.
+    let journal = paths.journal();
     ensure!(
         !journal.exists(),
-        "an update is open on this node; `evenkeel-agent status` shows it"
+        "an update is in progress on this node; `evenkeel-agent status` shows it"
     );
-    if let Err(failure) = workshop.owner.allows(&wish) {
-        bail!(in_words(&failure));
+    if let Err(failure) = registry.owner.check_spec(&spec) {
+        bail!(failure_text(&failure));
     }
-    let target = Target {
+    let target = UpdateTarget {
         digest: String::new(),
-        wish: Wish::Packages(wish),
+        spec: UpdateSpec::Packages(spec),
     };
-    let engine = workshop.engine(Box::new(FileJournal::at(journal)));
+    let engine = registry.build_engine(Box::new(FileJournal::new(journal)));
     let planned = engine.plan(&target).await;
-    engine.tidy();
+    engine.clean_up();
     match planned {
-        Ok(draft) => Ok(draft.plan()),
-        Err(failure) => bail!(in_words(&failure)),
+        Ok(draft) => Ok(draft.to_plan()),
+        Err(failure) => bail!(failure_text(&failure)),
     }
 }
 
-fn in_words(failure: &Failure) -> String {
+fn failure_text(failure: &Failure) -> String {
     let log = failure.log.trim_end();
     let colon = if log.is_empty() { "" } else { ":\n" };
     format!("{}{colon}{log}", failure.reason)
 }
 
-fn print(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
+fn write_plan(plan: &UpdatePlan, out: &mut impl Write) -> io::Result<()> {
     if plan.changes.is_empty() {
-        writeln!(out, "nothing would be changed")?;
+        writeln!(out, "nothing to change")?;
     } else {
-        let heading = ["", "PACKAGE", "NOW", "THEN", "FROM", "FETCH"].map(str::to_owned);
-        let rows = plan.changes.iter().map(|change| row(change).to_vec());
+        let heading = ["", "PACKAGE", "INSTALLED", "NEW", "SUITE", "DOWNLOAD"].map(str::to_owned);
+        let rows = plan
+            .changes
+            .iter()
+            .map(|change| change_row(change).to_vec());
         let rows: Vec<_> = std::iter::once(heading.to_vec()).chain(rows).collect();
-        text::table(&rows, out)?;
-        writeln!(out, "{}", summary(plan))?;
+        text::print_table(&rows, out)?;
+        writeln!(out, "{}", plan_summary(plan))?;
     }
-    if !plan.withheld.is_empty() {
-        writeln!(out, "\nstay as they are:")?;
-        let rows = plan.withheld.iter().map(|one| stays(one).to_vec());
-        text::table(&rows.collect::<Vec<_>>(), out)?;
+    if !plan.held_back.is_empty() {
+        writeln!(out, "\nheld back:")?;
+        let rows = plan
+            .held_back
+            .iter()
+            .map(|package| held_back_row(package).to_vec());
+        text::print_table(&rows.collect::<Vec<_>>(), out)?;
     }
     Ok(())
 }
 
-fn row(change: &Change) -> [String; 6] {
+fn change_row(change: &PackageChange) -> [String; 6] {
     let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "-".to_owned());
     let what = match (&change.before, &change.after) {
         (None, _) => "install",
@@ -116,7 +127,7 @@ fn row(change: &Change) -> [String; 6] {
     };
     let fetch = match change.download_bytes {
         0 => String::new(),
-        bytes => text::bytes(bytes),
+        bytes => text::format_bytes(bytes),
     };
     [
         what.to_owned(),
@@ -128,36 +139,36 @@ fn row(change: &Change) -> [String; 6] {
     ]
 }
 
-fn summary(plan: &Plan) -> String {
-    let changed = text::count(plan.changes.len(), "package", "packages");
-    let fetched = text::bytes(plan.download_bytes);
-    let disk = text::bytes(plan.disk_bytes.unsigned_abs());
+fn plan_summary(plan: &UpdatePlan) -> String {
+    let changed = text::pluralize(plan.changes.len(), "package", "packages");
+    let fetched = text::format_bytes(plan.download_bytes);
+    let disk = text::format_bytes(plan.disk_bytes.unsigned_abs());
     let disk = match plan.disk_bytes {
-        0 => "the disk as full as before".to_owned(),
-        1.. => format!("{disk} more on the disk"),
-        _ => format!("{disk} less on the disk"),
+        0 => "disk usage unchanged".to_owned(),
+        1.. => format!("{disk} more disk space used"),
+        _ => format!("{disk} disk space freed"),
     };
     let reboot = if plan.reboot_expected {
-        ", probably a reboot"
+        ", reboot likely"
     } else {
         ""
     };
-    format!("{changed}, {fetched} to fetch, {disk}{reboot}")
+    format!("{changed}, {fetched} to download, {disk}{reboot}")
 }
 
-fn stays(withheld: &Withheld) -> [String; 4] {
-    let why = match withheld.cause {
-        WithheldCause::Hold => "a person marked it to stay",
-        WithheldCause::KeptBack => "its dependencies cannot be met",
-        WithheldCause::Phased => "its publisher lets it out step by step",
-        WithheldCause::Pinned => "this machine's preferences pin it",
-        WithheldCause::Limits => "the machine's owner does not allow it",
-        WithheldCause::Policy => "the policy leaves it out",
+fn held_back_row(package: &HeldBackPackage) -> [String; 4] {
+    let why = match package.cause {
+        HeldBackCause::Hold => "marked as held",
+        HeldBackCause::Dependencies => "its dependencies cannot be met",
+        HeldBackCause::Phased => "phased update, not yet offered to this machine",
+        HeldBackCause::Pinned => "pinned by the preferences of this machine",
+        HeldBackCause::Limits => "not allowed by the machine's owner",
+        HeldBackCause::Policy => "excluded by the policy",
     };
     [
-        format!("{}:{}", withheld.name, withheld.architecture),
-        withheld.installed.clone(),
-        format!("({})", withheld.available),
+        format!("{}:{}", package.name, package.architecture),
+        package.installed.clone(),
+        format!("({})", package.available),
         why.to_owned(),
     ]
 }
@@ -166,8 +177,8 @@ fn stays(withheld: &Withheld) -> [String; 4] {
 mod tests {
     use super::*;
 
-    fn change(name: &str, before: Option<&str>, after: Option<&str>) -> Change {
-        Change {
+    fn package_change(name: &str, before: Option<&str>, after: Option<&str>) -> PackageChange {
+        PackageChange {
             name: name.into(),
             architecture: "all".into(),
             before: before.map(str::to_owned),
@@ -178,55 +189,55 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_is_a_table_and_says_what_it_takes_and_what_stays() {
-        let plan = Plan {
+    fn the_plan_is_a_table_with_sizes_and_held_back_packages() {
+        let plan = UpdatePlan {
             changes: vec![
-                change("app", Some("1"), Some("2")),
-                change("lib", None, Some("1")),
-                change("old", Some("1"), None),
+                package_change("app", Some("1"), Some("2")),
+                package_change("lib", None, Some("1")),
+                package_change("old", Some("1"), None),
             ],
             download_bytes: 3_000,
             disk_bytes: -2_000,
             reboot_expected: true,
-            withheld: vec![Withheld {
+            held_back: vec![HeldBackPackage {
                 name: "x".into(),
                 architecture: "all".into(),
                 installed: "1".into(),
                 available: "2".into(),
-                cause: WithheldCause::Hold,
+                cause: HeldBackCause::Hold,
             }],
             image: None,
         };
         let mut out = Vec::new();
-        print(&plan, &mut out).unwrap();
+        write_plan(&plan, &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "         PACKAGE  NOW  THEN  FROM    FETCH\n\
-             update   app:all  1    2     stable  1.5 kB\n\
-             install  lib:all  -    1     stable  1.5 kB\n\
-             remove   old:all  1    -     stable  1.5 kB\n\
-             3 packages, 3.0 kB to fetch, 2.0 kB less on the disk, probably a reboot\n\
+            "         PACKAGE  INSTALLED  NEW  SUITE   DOWNLOAD\n\
+             update   app:all  1          2    stable  1.5 kB\n\
+             install  lib:all  -          1    stable  1.5 kB\n\
+             remove   old:all  1          -    stable  1.5 kB\n\
+             3 packages, 3.0 kB to download, 2.0 kB disk space freed, reboot likely\n\
              \n\
-             stay as they are:\n\
-             x:all  1  (2)  a person marked it to stay\n"
+             held back:\n\
+             x:all  1  (2)  marked as held\n"
         );
         let mut out = Vec::new();
-        print(&Plan::default(), &mut out).unwrap();
-        assert_eq!(out, b"nothing would be changed\n");
+        write_plan(&UpdatePlan::default(), &mut out).unwrap();
+        assert_eq!(out, b"nothing to change\n");
     }
 
     #[test]
-    fn the_command_line_names_packages_with_and_without_a_version() {
-        let named = ["app".to_owned(), "lib=1:2-3".to_owned()];
-        let PackageMode::Exactly(wanted) = wish(&named).unwrap().mode else {
+    fn packages_are_parsed_with_and_without_a_version() {
+        let names = ["app".to_owned(), "lib=1:2-3".to_owned()];
+        let PackageMode::Exactly(requirements) = parse_packages(&names).unwrap().mode else {
             panic!("these packages")
         };
-        assert_eq!(wanted[0].version, None);
-        assert_eq!(wanted[1].name, "lib");
-        assert_eq!(wanted[1].version.as_deref(), Some("1:2-3"));
-        assert_eq!(wish(&[]).unwrap().mode, PackageMode::Latest);
+        assert_eq!(requirements[0].version, None);
+        assert_eq!(requirements[1].name, "lib");
+        assert_eq!(requirements[1].version.as_deref(), Some("1:2-3"));
+        assert_eq!(parse_packages(&[]).unwrap().mode, PackageMode::Latest);
         for bad in ["", "=1", "app="] {
-            wish(&[bad.to_owned()]).unwrap_err();
+            parse_packages(&[bad.to_owned()]).unwrap_err();
         }
     }
 }

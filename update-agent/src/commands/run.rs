@@ -7,89 +7,91 @@ use std::time::Duration;
 use anyhow::Context;
 use evenkeel_kit::{Lifecycle, telemetry};
 
-use super::images::{SharedLink, await_late, demands_server, reconcile};
-use super::workshop::Workshop;
-use super::{runtime, settle};
-use crate::agent::{Agent, Parts};
-use crate::cli::Run;
+use super::images::{SharedLink, reconcile_slots, requires_server, wait_for_boot_partition};
+use super::module_registry::ModuleRegistry;
+use super::{build_runtime, load_config};
+use crate::agent::{Agent, AgentParts};
+use crate::agent_lock::AgentLock;
+use crate::cli::RunArgs;
 use crate::config::Config;
 use crate::facts::FactsReader;
-use crate::identity::Marks;
+use crate::identity::MachineMarks;
 use crate::journal::{FileJournal, Journal};
-use crate::link::{GrpcLink, Link, Trust};
-use crate::lock::AgentLock;
+use crate::link::{GrpcLink, ServerLink, Trust};
 use crate::modules::image::boot_control;
 use crate::node::{self, Node};
-use crate::notify::{Manager, Sign, Systemd, keep_telling};
-use crate::place::Place;
+use crate::notify::{ServiceManager, ServiceState, Systemd, notify_watchdog};
+use crate::paths::AgentPaths;
 use crate::status::StatusFile;
-use crate::trial::{self, Over, SysRq, TrialParts};
+use crate::trial::{self, SysRq, TrialOutcome, TrialParts};
 
-/// The exit status of an agent that a person has to set up first; to start it again is of no use.
-const NOT_SET_UP: u8 = 78;
+/// Exit status of an agent that must be set up first (`EX_CONFIG`). Starting it again does not
+/// help.
+const EXIT_CONFIG: u8 = 78;
 
-/// So long an end waits for work on disks that is not done.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the process waits at its end for pending disk operations.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why an image cannot be tried on a system that seems to have no slots.
-const NO_IMAGES: &str =
-    "no boot partition and no second slot is found; see that the boot partition is mounted";
+/// Why an image cannot be tried on a system without usable slots.
+const NO_SLOTS_FOUND: &str =
+    "no boot partition and no second slot found; check that the boot partition is mounted";
 
-/// Polls and does what the server decides.
-pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
-    let (config, place) = settle(&arguments.place)?;
+/// Runs the agent.
+pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
+    let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
-    let node = Node::load(&place)?;
-    place.prepare()?;
-    let _lock = AgentLock::take(&place.lock())?;
-    if let Some(stranger) = node.stranger(&Marks::of(&place)) {
-        tracing::error!("{stranger}");
-        StatusFile::open(&place.status()).change(|status| status.trouble = stranger);
-        return Ok(ExitCode::from(NOT_SET_UP));
+    let node = Node::load(&paths)?;
+    paths.prepare()?;
+    let _lock = AgentLock::acquire(&paths.lock())?;
+    if let Some(mismatch) = node.identity_mismatch(&MachineMarks::detect(&paths)) {
+        tracing::error!("{mismatch}");
+        StatusFile::load(&paths.status()).update(|status| status.error = mismatch);
+        return Ok(ExitCode::from(EXIT_CONFIG));
     }
-    let workshop = Workshop::new(&config, &place);
-    let runtime = runtime()?;
+    let registry = ModuleRegistry::new(&config, &paths);
+    let runtime = build_runtime()?;
     let end: anyhow::Result<ExitCode> = runtime.block_on(async {
         let life = Lifecycle::new();
-        let manager: Arc<dyn Manager> = Arc::new(Systemd);
-        // Before anything else is made of the slots.
-        let Some(found) = start_images(&workshop, &node).await? else {
-            // The reset did not come about: the next start asks for it again.
+        let manager: Arc<dyn ServiceManager> = Arc::new(Systemd);
+        // Must run before anything else uses the slots.
+        let Some(image_start) = start_images(&registry, &node).await? else {
+            // The reset did not happen. The next start requests it again.
             return Ok(ExitCode::FAILURE);
         };
         if !arguments.once {
-            await_boot_partition(&workshop, &life);
+            watch_for_boot_partition(&registry, &life);
         }
-        let (trial, troubles) = match found {
-            Found::Ready { trial, troubles } => (trial, troubles),
-            Found::Unjudged(_) if arguments.once => return Ok(ExitCode::FAILURE),
-            Found::Unjudged(why) => {
-                return Ok(wait_for_guard(life, manager, (&config, &place), &why).await);
+        let (trial, warnings) = match image_start {
+            ImageStart::Usable { trial, warnings } => (trial, warnings),
+            ImageStart::Untestable(_) if arguments.once => return Ok(ExitCode::FAILURE),
+            ImageStart::Untestable(why) => {
+                return Ok(run_guard(life, manager, (&config, &paths), &why).await);
             }
         };
-        let told = (troubles, Arc::clone(&manager));
-        let mut agent = agent(arguments, &workshop, &node, &life, told)?;
-        tracing::info!(host = node.host_id, server = node.server, root = %place.root().display(), "agent started");
+        let context = (warnings, Arc::clone(&manager));
+        let mut agent = build_agent(arguments, &registry, &node, &life, context)?;
+        tracing::info!(host = node.host_id, server = node.server, root = %paths.root().display(), "agent started");
         if arguments.once {
-            if !has_settled(trial.as_deref()).await {
+            if !finish_trial(trial.as_deref()).await {
                 return Ok(ExitCode::FAILURE);
             }
             agent.run_once().await?;
             return Ok(ExitCode::SUCCESS);
         }
-        let (stop, told) = (life.stopping(), Arc::clone(&manager));
+        let (stop, service_manager) = (life.stopping(), Arc::clone(&manager));
         life.spawn("manager", async move {
-            keep_telling(told, Systemd::beat(), stop).await;
+            notify_watchdog(service_manager, Systemd::watchdog_interval(), stop).await;
             Ok(())
         });
         let stop = life.stopping();
         life.spawn("agent", async move {
-            // A trial takes longer than the manager waits for a start, and it would end the agent in the middle of it.
+            // A trial takes longer than the manager's start timeout, and the manager would kill the
+            // agent during it.
             if trial.is_some() {
-                manager.tell(Sign::Ready);
+                manager.notify(ServiceState::Ready);
             }
             let settled = tokio::select! {
-                settled = has_settled(trial.as_deref()) => settled,
+                settled = finish_trial(trial.as_deref()) => settled,
                 () = stop.cancelled() => false,
             };
             if settled {
@@ -99,149 +101,163 @@ pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
             }
             Ok(())
         });
-        Ok(life.run_until_stopped(config.stop_grace).await)
+        Ok(life.run_until_stopped(config.stop_grace_period).await)
     });
-    // A disk that hangs keeps no process from ending.
-    runtime.shutdown_timeout(LAST_PATIENCE);
+    // A disk that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     end
 }
 
-/// What this start found of images.
-enum Found {
-    /// The loop may begin, if only after a trial.
-    Ready {
-        /// What is seen through before; none if there are no slots.
+/// State of the images at the start of the agent.
+enum ImageStart {
+    /// The agent's loop may start, after the trial if there is one.
+    Usable {
+        /// The trial to run first; `None` if there are no slots.
         trial: Option<Box<TrialParts>>,
-        /// What a person should know of it, and what does not change while the agent runs.
-        troubles: Vec<String>,
+        /// Warnings that apply until the agent restarts.
+        warnings: Vec<String>,
     },
-    /// The loader counted this boot, and why it cannot be told whether what runs is healthy. Nothing is done on it, and
-    /// nothing told of it: it would be taken for an image that is kept.
-    Unjudged(String),
+    /// The boot loader counted this boot, but the health of the image cannot be determined, for the
+    /// given reason. The agent changes and reports nothing: a report would make the image look
+    /// committed.
+    Untestable(String),
 }
 
-/// Waits for the end of a boot that comes to nothing: its reset, or a stop.
-async fn wait_for_guard(
+/// Runs the guard until the machine is reset or the agent is stopped.
+async fn run_guard(
     life: Lifecycle,
-    manager: Arc<dyn Manager>,
-    (config, place): (&Config, &Place),
+    manager: Arc<dyn ServiceManager>,
+    (config, paths): (&Config, &AgentPaths),
     why: &str,
 ) -> ExitCode {
-    manager.tell(Sign::Ready);
-    manager.tell(Sign::Status(&format!(
-        "waiting for a reset, because the image that runs cannot be tried: {why}"
+    manager.notify(ServiceState::Ready);
+    manager.notify(ServiceState::Status(&format!(
+        "waiting for a reset because the running image cannot be tried: {why}"
     )));
     let stop = life.stopping();
     life.spawn("manager", async move {
-        keep_telling(manager, Systemd::beat(), stop).await;
+        notify_watchdog(manager, Systemd::watchdog_interval(), stop).await;
         Ok(())
     });
     let stop = life.stopping();
-    let (place, deadline) = (place.clone(), config.image.health.deadline);
+    let (paths, deadline) = (paths.clone(), config.image.health.deadline);
     life.spawn("guard", async move {
         let reset = SysRq::default();
         tokio::select! {
-            // Here as well: the service that does the same may be missing. If it comes back, the next start looks again.
-            guarded = trial::guard(&place, deadline, &reset) => {
+            // The guard service, which does the same, may be missing. If the reset fails, the next
+            // start tries again.
+            guarded = trial::run_guard(&paths, deadline, &reset) => {
                 tracing::error!(?guarded, "the machine was not reset");
             }
             () = stop.cancelled() => {}
         }
         Ok(())
     });
-    life.run_until_stopped(config.stop_grace).await
+    life.run_until_stopped(config.stop_grace_period).await
 }
 
-/// Ends the agent when the boot partition comes that it did not find at its start: the service manager starts it anew,
-/// and then it does.
-fn await_boot_partition(workshop: &Workshop<'_>, life: &Lifecycle) {
-    let is_missing = matches!(workshop.images(), Ok(None));
-    if !is_missing || !boot_control::has_slots(workshop.place) {
+/// Ends the agent as soon as a boot partition that was missing at its start appears. The service
+/// manager then restarts the agent, which uses the partition.
+fn watch_for_boot_partition(registry: &ModuleRegistry<'_>, life: &Lifecycle) {
+    let is_missing = matches!(registry.images(), Ok(None));
+    if !is_missing || !boot_control::has_slots(registry.paths) {
         return;
     }
-    let coming = boot_control::has_come(workshop.place, &workshop.config.image);
+    let coming = boot_control::wait_for_esp(registry.paths, &registry.config.image);
     let stop = life.stopping();
     life.spawn("boot partition", async move {
         tokio::select! {
-            () = coming => anyhow::bail!("there is a boot partition now, and the agent starts anew with it"),
+            () = coming => anyhow::bail!("the boot partition has appeared, restarting the agent to use it"),
             () = stop.cancelled() => Ok(()),
         }
     });
 }
 
-/// What is done without usable images, and why they are not usable if there are any.
-fn without_images(place: &Place, why: Option<String>) -> Found {
-    if trial::is_watched(place) {
-        let why = why.unwrap_or_else(|| NO_IMAGES.to_owned());
+/// How the agent starts without usable images. `why` is the reason if there are slots.
+fn start_without_images(paths: &AgentPaths, why: Option<String>) -> ImageStart {
+    if trial::is_watched(paths) {
+        let why = why.unwrap_or_else(|| NO_SLOTS_FOUND.to_owned());
         tracing::error!(
             why,
-            "the boot loader counted this boot, and the image that runs cannot be tried"
+            "the boot loader counted this boot, but the running image cannot be tried"
         );
-        return Found::Unjudged(why);
+        return ImageStart::Untestable(why);
     }
-    Found::Ready {
+    ImageStart::Usable {
         trial: None,
-        troubles: why.into_iter().collect(),
+        warnings: why.into_iter().collect(),
     }
 }
 
-/// Makes the record of the slots fit what runs, and learns whether that is on trial. A node whose slots cannot be used is
-/// heard all the same, and says so, unless an image is on trial as far as the loader knows. None if what runs is to be
-/// left: then nothing more is to be done.
-async fn start_images(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<Option<Found>> {
-    if boot_control::may_be_late(workshop.place, &workshop.config.image) {
-        await_late(workshop.place, &workshop.config.image).await;
+/// Reconciles the slots with the boot state and determines whether an image is on trial. A node
+/// with unusable slots still runs and reports a warning, unless the boot loader says that an image
+/// is on trial. Returns `None` if the running image is bad and the machine did not reset: then
+/// nothing more may be done.
+async fn start_images(
+    registry: &ModuleRegistry<'_>,
+    node: &Node,
+) -> anyhow::Result<Option<ImageStart>> {
+    if boot_control::esp_may_be_late(registry.paths, &registry.config.image) {
+        wait_for_boot_partition(registry.paths, &registry.config.image).await;
     }
-    let images = match workshop.images() {
+    let images = match registry.images() {
         Ok(Some(images)) => images,
-        Ok(None) => return Ok(Some(without_images(workshop.place, None))),
-        Err(failure) => return Ok(Some(without_images(workshop.place, Some(failure.reason)))),
+        Ok(None) => return Ok(Some(start_without_images(registry.paths, None))),
+        Err(failure) => {
+            return Ok(Some(start_without_images(
+                registry.paths,
+                Some(failure.reason),
+            )));
+        }
     };
     let reset = Arc::new(SysRq::default());
-    match reconcile(images.boot.as_ref(), &images.slots, reset.as_ref()).await {
+    match reconcile_slots(images.boot.as_ref(), &images.slots, reset.as_ref()).await {
         Ok(None) => return Ok(None),
         Ok(Some(_)) => {}
-        Err(failure) => tracing::error!(%failure, "what is in the slots cannot be learnt"),
+        Err(failure) => tracing::error!(%failure, "cannot determine the state of the slots"),
     }
-    let last_contact = workshop.floor().last_contact();
-    let attempt = FileJournal::look(&workshop.place.journal()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the journal cannot be read");
+    let last_contact = registry.time_floor().last_contact();
+    let attempt = FileJournal::peek(&registry.paths.journal()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read the journal");
         None
     });
-    let config = &workshop.config.image;
-    let link = link(workshop, node).map(|link| Arc::new(link) as Arc<dyn Link>);
+    let config = &registry.config.image;
+    let link = connect(registry, node).map(|link| Arc::new(link) as Arc<dyn ServerLink>);
     let trial = TrialParts {
         boot: Arc::clone(&images.boot),
         slots: Arc::clone(&images.slots),
         link: link.map_err(|error| format!("{error:#}")),
-        runner: Arc::clone(&workshop.runner),
-        place: workshop.place.clone(),
+        runner: Arc::clone(&registry.runner),
+        paths: registry.paths.clone(),
         reset,
         health: config.health.clone(),
-        server: demands_server(last_contact, attempt.as_ref(), workshop.clock.now()),
+        requires_server: requires_server(last_contact, attempt.as_ref(), registry.clock.now()),
         watchdog: config.watchdog,
     };
     if let Err(why) = &trial.link {
-        // An agent that cannot speak is of no use. Whether its image stays is to be decided all the same, and told.
-        has_settled(Some(&trial)).await;
+        // Without a link the agent cannot run, but the trial must still be decided and its result
+        // recorded.
+        finish_trial(Some(&trial)).await;
         anyhow::bail!("{why}");
     }
-    Ok(Some(Found::Ready {
+    Ok(Some(ImageStart::Usable {
         trial: Some(Box::new(trial)),
-        troubles: Vec::new(),
+        warnings: Vec::new(),
     }))
 }
 
-/// Sees a trial through, if there is one. Whether the agent goes on: one that was given up has nothing left to do.
-async fn has_settled(trial: Option<&TrialParts>) -> bool {
+/// Finishes a trial, if there is one. Returns whether the agent may continue: after a fallback it
+/// must not.
+async fn finish_trial(trial: Option<&TrialParts>) -> bool {
     let Some(trial) = trial else { return true };
-    match trial::see_through(trial).await {
-        Ok(Over::NotOnTrial | Over::Committed { .. }) => true,
-        Ok(Over::FellBack { why }) => {
-            tracing::error!(why, "the image was left; waiting for the reset");
+    match trial::run_trial(trial).await {
+        Ok(TrialOutcome::NotOnTrial | TrialOutcome::Committed { .. }) => true,
+        Ok(TrialOutcome::FellBack { why }) => {
+            tracing::error!(why, "the image was given up; waiting for the reset");
             false
         }
-        // Neither kept nor given up: a reset would not change that, and the next start goes on with it.
+        // The image is neither committed nor given up. A reset would not help; the next start
+        // continues the trial.
         Err(failure) => {
             tracing::error!(%failure, "the trial of the image cannot be ended");
             true
@@ -249,48 +265,48 @@ async fn has_settled(trial: Option<&TrialParts>) -> bool {
     }
 }
 
-fn agent(
-    arguments: &Run,
-    workshop: &Workshop<'_>,
+fn build_agent(
+    arguments: &RunArgs,
+    registry: &ModuleRegistry<'_>,
     node: &Node,
     life: &Lifecycle,
-    (troubles, manager): (Vec<String>, Arc<dyn Manager>),
+    (warnings, manager): (Vec<String>, Arc<dyn ServiceManager>),
 ) -> anyhow::Result<Agent> {
-    let place = workshop.place;
-    let engine = workshop.engine(journal(arguments, place)?);
-    let images = workshop.images().ok().flatten();
+    let paths = registry.paths;
+    let engine = registry.build_engine(open_journal(arguments, paths)?);
+    let images = registry.images().ok().flatten();
     let facts = FactsReader::new(
-        workshop.tools(),
-        place.clone(),
+        registry.package_tools(),
+        paths.clone(),
         engine.module_names(),
-        Arc::clone(&workshop.owner),
+        Arc::clone(&registry.owner),
     )
-    .with_images(images.map(|images| Arc::clone(&images.slots)), troubles)
+    .with_images(images.map(|images| Arc::clone(&images.slots)), warnings)
     .with_boot_control(images.map(|images| Arc::clone(&images.boot)));
     let web = images.map(|images| images.web.clone());
-    Ok(Agent::new(Parts {
+    Ok(Agent::new(AgentParts {
         engine,
-        link: SharedLink::new(link(workshop, node)?, web),
+        link: SharedLink::new(connect(registry, node)?, web),
         facts,
-        clock: Arc::clone(&workshop.clock),
-        place: place.clone(),
-        pace: workshop.config.pace(),
+        clock: Arc::clone(&registry.clock),
+        paths: paths.clone(),
+        intervals: registry.config.intervals(),
         stop: life.stopping(),
-        gate: workshop.gate(),
-        owner: Arc::clone(&workshop.owner),
-        guard: Arc::new(workshop.guard()),
+        gate: registry.build_gate(),
+        owner: Arc::clone(&registry.owner),
+        guard: Arc::new(registry.shutdown_guard()),
         manager,
     }))
 }
 
-/// The way to the node's server, with the node's credential.
-pub(super) fn link(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<GrpcLink> {
-    let trust = node::load_ca(workshop.place)?.map_or(Trust::System, Trust::Ca);
-    let proxy = workshop.config.proxy().context("read the configuration")?;
-    let deadline = workshop.config.call_timeout;
-    let floor = workshop.floor();
-    let link = GrpcLink::above(floor, &node.server, &trust, proxy.as_ref(), deadline)?;
-    link.renew(&node::load_credential(workshop.place)?)?;
+/// Creates the link to the node's server, with the node's credential.
+pub(super) fn connect(registry: &ModuleRegistry<'_>, node: &Node) -> anyhow::Result<GrpcLink> {
+    let trust = node::load_ca(registry.paths)?.map_or(Trust::System, Trust::Ca);
+    let proxy = registry.config.proxy().context("read the configuration")?;
+    let deadline = registry.config.call_timeout;
+    let floor = registry.time_floor();
+    let link = GrpcLink::with_floor(floor, &node.server, &trust, proxy.as_ref(), deadline)?;
+    link.set_credential(&node::load_credential(registry.paths)?)?;
     Ok(link)
 }
 
@@ -299,22 +315,24 @@ pub(super) fn link(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<GrpcL
     clippy::unnecessary_wraps,
     reason = "with the feature halt-points a name can be wrong"
 )]
-fn journal(_arguments: &Run, place: &Place) -> anyhow::Result<Box<dyn Journal>> {
-    Ok(Box::new(FileJournal::at(place.journal())))
+fn open_journal(_arguments: &RunArgs, paths: &AgentPaths) -> anyhow::Result<Box<dyn Journal>> {
+    Ok(Box::new(FileJournal::new(paths.journal())))
 }
 
 #[cfg(feature = "halt-points")]
-fn journal(arguments: &Run, place: &Place) -> anyhow::Result<Box<dyn Journal>> {
+fn open_journal(arguments: &RunArgs, paths: &AgentPaths) -> anyhow::Result<Box<dyn Journal>> {
     if arguments.early_entry {
         crate::halt::arm_early();
     }
-    let journal = Box::new(FileJournal::at(place.journal()));
+    let journal = Box::new(FileJournal::new(paths.journal()));
     let Some(point) = &arguments.halt_after else {
         return Ok(journal);
     };
     anyhow::ensure!(
-        points().iter().any(|known| known.name() == point),
-        "there is no point {point}; `evenkeel-agent steps` prints them"
+        journal_points()
+            .iter()
+            .any(|candidate| candidate.name() == point),
+        "unknown point {point}; `evenkeel-agent steps` lists all points"
     );
     Ok(Box::new(crate::halt::HaltingJournal::new(
         journal,
@@ -324,19 +342,21 @@ fn journal(arguments: &Run, place: &Place) -> anyhow::Result<Box<dyn Journal>> {
 
 /// Prints the points at which `--halt-after` can stop.
 #[cfg(feature = "halt-points")]
-pub fn steps(out: &mut impl std::io::Write) -> anyhow::Result<ExitCode> {
-    for point in points() {
+pub fn print_steps(out: &mut impl std::io::Write) -> anyhow::Result<ExitCode> {
+    for point in journal_points() {
         writeln!(out, "{point}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(feature = "halt-points")]
-fn points() -> Vec<crate::journal::Point> {
-    let place = Place::new("/", None);
+fn journal_points() -> Vec<crate::journal::JournalPoint> {
+    let paths = AgentPaths::new("/", None);
     let config = crate::config::Config::default();
-    let journal = Box::new(FileJournal::at(place.journal()));
-    Workshop::new(&config, &place).engine(journal).points()
+    let journal = Box::new(FileJournal::new(paths.journal()));
+    ModuleRegistry::new(&config, &paths)
+        .build_engine(journal)
+        .journal_points()
 }
 
 #[cfg(test)]
@@ -346,26 +366,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_usable_images_the_loop_begins_only_if_the_loader_did_not_count_this_boot() {
+    fn without_usable_images_the_loop_starts_only_if_the_loader_did_not_count_this_boot() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
+        let paths = AgentPaths::new(root.path(), None);
         for why in [None, Some("it is broken".to_owned())] {
-            let Found::Ready { trial, troubles } = without_images(&place, why.clone()) else {
+            let ImageStart::Usable { trial, warnings } = start_without_images(&paths, why.clone())
+            else {
                 panic!("nothing is on trial")
             };
             assert!(trial.is_none());
-            assert_eq!(troubles, Vec::from_iter(why));
+            assert_eq!(warnings, Vec::from_iter(why));
         }
         let variable =
             "/sys/firmware/efi/efivars/LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
-        let variable = place.inside(variable);
+        let variable = paths.inside(variable);
         fs::create_dir_all(variable.parent().unwrap()).unwrap();
         fs::write(variable, "").unwrap();
         for why in [None, Some("it is broken".to_owned())] {
-            let Found::Unjudged(said) = without_images(&place, why.clone()) else {
-                panic!("an image would be named that is on trial")
+            let ImageStart::Untestable(reason) = start_without_images(&paths, why.clone()) else {
+                panic!("an image on trial would be reported")
             };
-            assert!(why.is_none_or(|why| said == why));
+            assert!(why.is_none_or(|why| reason == why));
         }
     }
 }

@@ -7,30 +7,30 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::settle;
-use super::text::{self, instant};
-use crate::cli::{self, Output};
-use crate::grants::{Grant, GrantFile};
-use crate::journal::{Entry, FileJournal};
-use crate::model::{Change, ImageChange};
+use super::load_config;
+use super::text::{self, format_instant};
+use crate::cli::{self, OutputFormat};
+use crate::grants::{GrantFile, OfflineGrant};
+use crate::journal::{FileJournal, JournalEntry};
+use crate::model::{ImageChange, PackageChange};
 use crate::node::{Node, NodeError};
-use crate::place::Place;
-use crate::status::{self, Status};
+use crate::paths::AgentPaths;
+use crate::status::{self, AgentStatus};
 
-/// What `status` says.
+/// Output of `status`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct StatusReport {
     agent_version: &'static str,
     root: String,
     state_dir: String,
-    /// Absent if the node is not enrolled.
+    /// `None` if the node is not enrolled.
     node: Option<Node>,
     /// The open attempt.
     attempt: Option<OpenAttempt>,
-    /// Leave for the time when the server cannot be reached.
-    grant: Option<Grant>,
+    /// The grant for the time when the server cannot be reached.
+    grant: Option<OfflineGrant>,
     #[serde(flatten)]
-    last: Status,
+    last: AgentStatus,
 }
 
 #[derive(Debug, Serialize)]
@@ -38,57 +38,57 @@ struct OpenAttempt {
     id: Uuid,
     target: String,
     phase: &'static str,
-    changes: Vec<Change>,
-    /// The image before and after, if one is to be booted.
+    changes: Vec<PackageChange>,
+    /// The image before and after, if a new image is to be booted.
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<ImageChange>,
     steps_done: usize,
     steps: usize,
     last_sequence: u32,
     acknowledged: u32,
-    before: Option<DateTime<Utc>>,
+    start_deadline: Option<DateTime<Utc>>,
     download_bytes: u64,
     disk_bytes: i64,
     reboot_expected: bool,
-    /// How many packages have a newer version and do not get it.
-    withheld: usize,
-    /// How often the node was told to reboot.
-    reboots: u32,
+    /// Number of packages that are held back from a newer version.
+    held_back: usize,
+    /// How often the agent requested a reboot.
+    reboot_requests: u32,
     remarks: Vec<String>,
 }
 
-/// Shows who this node is and what it is doing. Changes nothing and needs no lock.
-pub fn status(arguments: &cli::Status, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (_, place) = settle(&arguments.place)?;
-    let report = look(&place)?;
+/// Prints the identity and the state of the node. Changes nothing and takes no lock.
+pub fn print_status(arguments: &cli::StatusArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (_, paths) = load_config(&arguments.paths)?;
+    let report = build_report(&paths)?;
     match arguments.output {
-        Output::Json => {
+        OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &report)?;
             writeln!(out)?;
         }
-        Output::Text => print(&report, out)?,
+        OutputFormat::Text => print_report(&report, out)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn look(place: &Place) -> anyhow::Result<Report> {
-    let node = match Node::load(place) {
+fn build_report(paths: &AgentPaths) -> anyhow::Result<StatusReport> {
+    let node = match Node::load(paths) {
         Ok(node) => Some(node),
         Err(NodeError::NotEnrolled) => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(Report {
+    Ok(StatusReport {
         agent_version: env!("CARGO_PKG_VERSION"),
-        root: place.root().display().to_string(),
-        state_dir: place.state().display().to_string(),
+        root: paths.root().display().to_string(),
+        state_dir: paths.state().display().to_string(),
         node,
-        attempt: FileJournal::look(&place.journal())?.map(open_attempt),
-        grant: GrantFile::open(&place.grant()).get().cloned(),
-        last: status::read(&place.status()).unwrap_or_default(),
+        attempt: FileJournal::peek(&paths.journal())?.map(describe_attempt),
+        grant: GrantFile::load(&paths.grant()).get().cloned(),
+        last: status::read_status(&paths.status()).unwrap_or_default(),
     })
 }
 
-fn open_attempt(entry: Entry) -> OpenAttempt {
+fn describe_attempt(entry: JournalEntry) -> OpenAttempt {
     OpenAttempt {
         id: entry.attempt,
         phase: entry.phase.name(),
@@ -96,12 +96,12 @@ fn open_attempt(entry: Entry) -> OpenAttempt {
         steps: entry.steps.len(),
         last_sequence: entry.last_sequence(),
         acknowledged: entry.acknowledged,
-        before: entry.before,
+        start_deadline: entry.start_deadline,
         download_bytes: entry.plan.download_bytes,
         disk_bytes: entry.plan.disk_bytes,
         reboot_expected: entry.plan.reboot_expected,
-        withheld: entry.plan.withheld.len(),
-        reboots: entry.reboots,
+        held_back: entry.plan.held_back.len(),
+        reboot_requests: entry.reboot_requests,
         remarks: entry.remarks,
         target: entry.target.digest,
         changes: entry.plan.changes,
@@ -109,7 +109,7 @@ fn open_attempt(entry: Entry) -> OpenAttempt {
     }
 }
 
-fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
+fn print_report(report: &StatusReport, out: &mut impl Write) -> io::Result<()> {
     let mut line = |name: &str, value: &str| writeln!(out, "{name:<14}{value}");
     line("agent", report.agent_version)?;
     line("root", &report.root)?;
@@ -122,10 +122,10 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
             line("project", &node.project)?;
         }
     }
-    told(report, &mut line)?;
-    attempt(report.attempt.as_ref(), &mut line)?;
+    print_last_status(report, &mut line)?;
+    print_attempt(report.attempt.as_ref(), &mut line)?;
     if let Some(end) = &report.last.last_end {
-        let at = instant(Some(end.at));
+        let at = format_instant(Some(end.at));
         line("last attempt", &format!("{} at {at}", end.outcome))?;
         if !end.reason.is_empty() {
             line("", &end.reason)?;
@@ -137,44 +137,47 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints a name and a value.
-type Line<'a> = &'a mut dyn FnMut(&str, &str) -> io::Result<()>;
+/// Writes a line with a name and a value.
+type LineWriter<'a> = &'a mut dyn FnMut(&str, &str) -> io::Result<()>;
 
-/// What the server and the machine itself said last.
-fn told(report: &Report, line: Line<'_>) -> io::Result<()> {
+/// Prints what the server and the machine reported last.
+fn print_last_status(report: &StatusReport, line: LineWriter<'_>) -> io::Result<()> {
     let last = &report.last;
-    line("last contact", &instant(last.last_contact))?;
-    let troubles = std::iter::once(&last.trouble).chain(&last.troubles);
+    line("last contact", &format_instant(last.last_contact))?;
+    let problems = std::iter::once(&last.error).chain(&last.warnings);
     let others = [
         ("decision", &last.reason),
-        ("waits", &last.waiting),
+        ("delayed by", &last.waiting),
         ("limits", &last.limits),
     ];
-    for (name, words) in troubles.map(|words| ("trouble", words)).chain(others) {
-        if !words.is_empty() {
-            line(name, words)?;
+    for (name, value) in problems.map(|value| ("problem", value)).chain(others) {
+        if !value.is_empty() {
+            line(name, value)?;
         }
     }
     if last.next.is_some() {
-        line("may change", &instant(last.next))?;
+        line("may change", &format_instant(last.next))?;
     }
-    line("lists as of", &instant(last.refreshed))?;
-    if !last.refresh_trouble.is_empty() {
-        line("", &last.refresh_trouble)?;
+    line("lists as of", &format_instant(last.refreshed))?;
+    if !last.refresh_error.is_empty() {
+        line("", &last.refresh_error)?;
     }
     for window in report.grant.iter().flat_map(|grant| &grant.windows) {
-        let (start, end) = (instant(Some(window.start)), instant(Some(window.end)));
-        line("may go alone", &format!("from {start} to {end}"))?;
+        let (start, end) = (
+            format_instant(Some(window.start)),
+            format_instant(Some(window.end)),
+        );
+        line("offline grant", &format!("from {start} to {end}"))?;
     }
     Ok(())
 }
 
-fn attempt(attempt: Option<&OpenAttempt>, line: Line<'_>) -> io::Result<()> {
+fn print_attempt(attempt: Option<&OpenAttempt>, line: LineWriter<'_>) -> io::Result<()> {
     let Some(attempt) = attempt else {
         return line("attempt", "none");
     };
-    let told = format!(
-        "{}, {}, step {} of {}, {} of {} events told",
+    let summary = format!(
+        "{}, {}, step {} of {}, {} of {} events reported",
         attempt.id,
         attempt.phase,
         attempt.steps_done,
@@ -182,20 +185,20 @@ fn attempt(attempt: Option<&OpenAttempt>, line: Line<'_>) -> io::Result<()> {
         attempt.acknowledged,
         attempt.last_sequence
     );
-    line("attempt", &told)?;
-    let fetched = text::bytes(attempt.download_bytes);
-    let withheld = text::count(attempt.withheld, "package", "packages");
+    line("attempt", &summary)?;
+    let fetched = text::format_bytes(attempt.download_bytes);
+    let held_back = text::pluralize(attempt.held_back, "package", "packages");
     let reboot = if attempt.reboot_expected {
-        ", probably a reboot"
+        ", reboot likely"
     } else {
         ""
     };
     line(
         "",
-        &format!("{fetched} to fetch, {withheld} withheld{reboot}"),
+        &format!("{fetched} to download, {held_back} held back{reboot}"),
     )?;
     if let Some(image) = &attempt.image {
-        line("", &text::image(image))?;
+        line("", &text::format_image(image))?;
     }
     for change in &attempt.changes {
         let before = change.before.as_deref().unwrap_or("-");
@@ -211,25 +214,25 @@ fn attempt(attempt: Option<&OpenAttempt>, line: Line<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Where;
+    use crate::cli::PathArgs;
 
     #[test]
-    fn a_machine_that_never_enrolled_says_so() {
+    fn a_machine_that_never_enrolled_is_shown_as_not_enrolled() {
         let root = tempfile::tempdir().unwrap();
-        let place = Where {
+        let paths = PathArgs {
             root: Some(root.path().to_owned()),
-            ..Where::default()
+            ..PathArgs::default()
         };
-        let arguments = |output| cli::Status {
-            place: place.clone(),
+        let arguments = |output| cli::StatusArgs {
+            paths: paths.clone(),
             output,
         };
         let mut text = Vec::new();
-        status(&arguments(Output::Text), &mut text).unwrap();
+        print_status(&arguments(OutputFormat::Text), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("node          not enrolled\n"), "{text}");
         let mut json = Vec::new();
-        status(&arguments(Output::Json), &mut json).unwrap();
+        print_status(&arguments(OutputFormat::Json), &mut json).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(json["node"], serde_json::Value::Null);
         assert_eq!(json["attempt"], serde_json::Value::Null);

@@ -1,4 +1,4 @@
-//! What commands print for people.
+//! Formats text output for people.
 
 use std::io::{self, Write};
 
@@ -6,19 +6,19 @@ use chrono::{DateTime, SecondsFormat, Utc};
 
 use crate::model::ImageChange;
 
-/// The order of the units of sizes; each is a thousand of the one before.
+/// Units of sizes; each is a thousand times the one before.
 const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
 
-/// An instant in words.
-pub fn instant(instant: Option<DateTime<Utc>>) -> String {
+/// Formats an instant; `never` if there is none.
+pub fn format_instant(instant: Option<DateTime<Utc>>) -> String {
     instant.map_or_else(
         || "never".to_owned(),
         |instant| instant.to_rfc3339_opts(SecondsFormat::Secs, true),
     )
 }
 
-/// A size in words.
-pub fn bytes(bytes: u64) -> String {
+/// Formats a size.
+pub fn format_bytes(bytes: u64) -> String {
     if bytes < 1_000 {
         return format!("{bytes} B");
     }
@@ -34,8 +34,8 @@ pub fn bytes(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// A span of time in words.
-pub fn millis(millis: u64) -> String {
+/// Formats a duration.
+pub fn format_duration(millis: u64) -> String {
     let seconds = millis / 1_000;
     match seconds {
         0 => format!("{millis} ms"),
@@ -45,22 +45,22 @@ pub fn millis(millis: u64) -> String {
     }
 }
 
-/// An image before and after.
-pub fn image(image: &ImageChange) -> String {
+/// Formats the image before and after an update.
+pub fn format_image(image: &ImageChange) -> String {
     let before = match image.before.as_str() {
         "" => "-",
         before => before,
     };
-    format!("{} {before} -> {}", image.profile_name, image.wanted)
+    format!("{} {before} -> {}", image.profile_name, image.after)
 }
 
-/// How many things of a kind.
-pub fn count(count: usize, one: &str, many: &str) -> String {
+/// Formats a number with the singular or the plural of a noun.
+pub fn pluralize(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Prints rows whose cells stand below each other.
-pub fn table(rows: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
+/// Prints rows in aligned columns.
+pub fn print_table(rows: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_spans_have_the_unit_that_fits() {
-        for (size, words) in [
+    fn sizes_and_durations_have_a_fitting_unit() {
+        for (size, expected) in [
             (0, "0 B"),
             (999, "999 B"),
             (1_000, "1.0 kB"),
@@ -92,26 +92,26 @@ mod tests {
             (12_345_678, "12.3 MB"),
             (u64::MAX, "18446744.0 TB"),
         ] {
-            assert_eq!(bytes(size), words);
+            assert_eq!(format_bytes(size), expected);
         }
-        for (span, words) in [
+        for (span, expected) in [
             (7, "7 ms"),
             (59_999, "59 s"),
             (61_000, "1 min 1 s"),
             (3_660_000, "1 h 1 min"),
         ] {
-            assert_eq!(millis(span), words);
+            assert_eq!(format_duration(span), expected);
         }
-        assert_eq!(count(1, "package", "packages"), "1 package");
-        assert_eq!(count(0, "package", "packages"), "0 packages");
+        assert_eq!(pluralize(1, "package", "packages"), "1 package");
+        assert_eq!(pluralize(0, "package", "packages"), "0 packages");
     }
 
     #[test]
-    fn the_cells_of_a_table_stand_below_each_other() {
+    fn the_cells_of_a_table_are_aligned() {
         let row = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect();
         let rows: Vec<Vec<String>> = vec![row(&["a", "long", "x"]), row(&["ää", "b"]), row(&[])];
         let mut out = Vec::new();
-        table(&rows, &mut out).unwrap();
+        print_table(&rows, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "a   long  x\nää  b\n\n");
     }
 }

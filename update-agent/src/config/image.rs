@@ -1,4 +1,4 @@
-//! What the agent can be told of images.
+//! Settings of images.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,38 +7,40 @@ use serde::Deserialize;
 
 use crate::modules::image::web::WebSettings;
 
-/// How images are fetched, armed and tried.
+/// How images are downloaded, armed and tried.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageConfig {
-    /// Where the EFI system partition is mounted, as seen from inside the managed root; looked for unless given.
+    /// Mount point of the EFI system partition, as seen from inside the managed root; detected by
+    /// default.
     pub esp: Option<PathBuf>,
-    /// The program of an earlier system that writes and arms images here, in place of the agent's own way; none unless
-    /// given.
+    /// Program of an older system that writes and arms images, instead of the agent's own method;
+    /// none by default.
     pub tool: Option<PathBuf>,
-    /// So often an image on trial may start before the one before it is taken again.
+    /// How often an image on trial may be started before the machine falls back to the previous
+    /// one.
     pub tries: u8,
-    /// What the hardware's watchdog does while an image is on trial.
-    pub watchdog: Watchdog,
-    /// How long a hook may put off the reset into an image that is ready; then the update goes back.
+    /// Use of the hardware watchdog while an image is on trial.
+    pub watchdog: WatchdogPolicy,
+    /// How long hooks may delay the reset into a prepared image. After that the update is reverted.
     #[serde(with = "humantime_serde")]
-    pub reboot_patience: Duration,
+    pub max_reboot_delay: Duration,
     /// Where images may come from.
     pub web: WebSettings,
     /// When an image on trial is healthy.
     pub health: HealthConfig,
 }
 
-/// What the hardware's watchdog does while an image is on trial.
+/// Use of the hardware watchdog while an image is on trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Watchdog {
-    /// It resets a machine that hangs, if there is one.
+pub enum WatchdogPolicy {
+    /// Use the watchdog, if there is one, to reset a machine that hangs.
     #[default]
     Use,
-    /// The same, and without one no image is tried.
+    /// Use the watchdog; without one, no image is tried.
     Require,
-    /// Nothing.
+    /// Do not use the watchdog.
     Ignore,
 }
 
@@ -50,10 +52,10 @@ pub struct HealthConfig {
     pub units: Vec<String>,
     /// Whether the server must be reached, if it was reached shortly before.
     pub server: bool,
-    /// An image that is not healthy so long after its boot is left again.
+    /// Time from boot after which an image that is not healthy is given up.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
-    /// For how long everything must hold without a break.
+    /// How long everything must be healthy without interruption.
     #[serde(with = "humantime_serde")]
     pub stable: Duration,
 }
@@ -64,8 +66,8 @@ impl Default for ImageConfig {
             esp: None,
             tool: None,
             tries: 3,
-            watchdog: Watchdog::default(),
-            reboot_patience: Duration::from_mins(30),
+            watchdog: WatchdogPolicy::default(),
+            max_reboot_delay: Duration::from_mins(30),
             web: WebSettings::default(),
             health: HealthConfig::default(),
         }
@@ -84,17 +86,17 @@ impl Default for HealthConfig {
 }
 
 impl ImageConfig {
-    /// Whether what was told can be kept to; else what cannot, and what to do about it.
+    /// Checks the settings against each other. The error says what to change.
     pub fn check(&self) -> Result<(), String> {
         if self.tries == 0 {
             return Err(
-                "image.tries is 0: an image must start once at least; set it to 1 or more"
+                "image.tries is 0, but an image must be started at least once; set it to 1 or more"
                     .to_owned(),
             );
         }
         if self.health.stable >= self.health.deadline {
             return Err(
-                "image.health.stable is not shorter than image.health.deadline: no image would ever be healthy"
+                "image.health.stable is not shorter than image.health.deadline, so no image would ever be healthy"
                     .to_owned(),
             );
         }

@@ -1,11 +1,11 @@
-//! One attempt, from the plan to the verdict.
+//! Runs one attempt, from the plan to the outcome.
 //!
-//! Everything is in the journal before it happens, so that after a kill at any moment the next engine on the same folder
-//! goes on. What a step's tool says of itself decides nothing; what is found on the node afterwards does. `work` takes
-//! the steps and looks at what they made, `aftermath` reboots the node if that is needed and ends the attempt.
+//! Every action is written to the journal before it happens. After a kill at any moment, the next engine on the same
+//! folder resumes the attempt. The exit status of a tool decides nothing: the state of the node afterwards does. `apply`
+//! takes the steps and verifies their result, `post_apply` reboots the node if needed and ends the attempt.
 
-mod aftermath;
-mod work;
+mod apply;
+mod post_apply;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,38 +15,38 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::Clock;
 
-use crate::boot::Reboot;
 use crate::identity;
-use crate::journal::{Entry, Journal, JournalError, Phase, Point, Step};
-use crate::model::{Event, Failure, FailureKind, News, Target};
-use crate::modules::{AnyModule, AnyStep, Draft, Fetched, Ready};
+use crate::journal::{Journal, JournalEntry, JournalError, JournalPoint, JournalStep, Phase};
+use crate::model::{AttemptEvent, EventKind, Failure, FailureKind, UpdateTarget};
+use crate::modules::{AnyModule, AnyStep, Draft, FetchProgress, Readiness};
+use crate::reboot::RebootControl;
 
-/// Services that were started with the system have so long to come up before their absence counts.
-const SETTLING: Duration = Duration::from_mins(2);
+/// Default time that services get to start after a boot before they are reported as missing.
+const DEFAULT_SETTLING_TIME: Duration = Duration::from_mins(2);
 
-/// The cause of giving up what is not wanted any more: nothing of it is needed.
+/// Cause of an attempt that is cancelled because it is no longer desired. Its downloads are discarded.
 pub const WITHDRAWN: &str = "withdrawn";
 
-/// The word of the machine's owner on a reboot now: an error says why not.
-pub type MayReboot = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Asks the machine's owner whether the node may reboot now. The error says why not.
+pub type RebootPermission = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What an engine is made of.
-pub struct Parts {
-    /// What it can change.
+/// The parts of an engine.
+pub struct EngineParts {
+    /// The modules that change the node.
     pub modules: Vec<Box<dyn AnyModule>>,
-    /// Where it writes down what it does.
+    /// Journal of the open attempt.
     pub journal: Box<dyn Journal>,
-    /// Tells the time.
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// The boot that the system is in.
+    /// ID of the current boot.
     pub boot_id: String,
-    /// How the node is rebooted.
-    pub reboot: Box<dyn Reboot>,
-    /// Whether the machine's owner lets it be rebooted.
-    pub may_reboot: MayReboot,
+    /// Reboots the node.
+    pub reboot: Box<dyn RebootControl>,
+    /// Whether the machine's owner allows a reboot.
+    pub may_reboot: RebootPermission,
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for EngineParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Parts")
             .field("boot_id", &self.boot_id)
@@ -54,14 +54,14 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-/// Carries attempts out.
+/// Runs attempts.
 pub struct Engine {
-    parts: Parts,
-    settling: Duration,
-    /// How long the last plan took, in milliseconds.
-    planning: AtomicU64,
-    /// Why what was begun was last left open; empty if it was not.
-    left_open: Mutex<String>,
+    parts: EngineParts,
+    settling_time: Duration,
+    /// Duration of the last planning, in milliseconds.
+    planning_millis: AtomicU64,
+    /// Why the last call kept the attempt open; empty if it did not.
+    open_reason: Mutex<String>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -73,24 +73,24 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine of its parts.
-    pub fn new(parts: Parts) -> Self {
+    /// Creates an engine.
+    pub fn new(parts: EngineParts) -> Self {
         Self {
             parts,
-            settling: SETTLING,
-            planning: AtomicU64::new(0),
-            left_open: Mutex::default(),
+            settling_time: DEFAULT_SETTLING_TIME,
+            planning_millis: AtomicU64::new(0),
+            open_reason: Mutex::default(),
         }
     }
 
-    /// How long after a boot services may take to come up before their absence counts.
+    /// Sets how long services may take to start after a boot before they are reported as missing.
     #[must_use]
-    pub fn with_settling(mut self, settling: Duration) -> Self {
-        self.settling = settling;
+    pub fn with_settling_time(mut self, settling: Duration) -> Self {
+        self.settling_time = settling;
         self
     }
 
-    /// The names of the modules, in ascending order.
+    /// The names of the modules, sorted.
     pub fn module_names(&self) -> Vec<String> {
         let modules = self.parts.modules.iter();
         let mut names: Vec<_> = modules.map(|module| module.name().to_owned()).collect();
@@ -98,54 +98,55 @@ impl Engine {
         names
     }
 
-    /// The points at which the journal is written, in the order in which an attempt passes them.
-    pub fn points(&self) -> Vec<Point> {
-        let (before, after) = Point::FIXED.split_at(3);
+    /// The points at which the journal is written, in the order of an attempt.
+    pub fn journal_points(&self) -> Vec<JournalPoint> {
+        let (before, after) = JournalPoint::FIXED.split_at(3);
         let steps = self.parts.modules.iter().flat_map(|module| {
             let names = module.step_names().iter();
-            names.map(|step| Point::done(module.name(), step))
+            names.map(|step| JournalPoint::step_done(module.name(), step))
         });
-        let fixed = |names: &'static [&'static str]| names.iter().map(|name| Point::fixed(name));
+        let fixed =
+            |names: &'static [&'static str]| names.iter().map(|name| JournalPoint::fixed(name));
         fixed(before).chain(steps).chain(fixed(after)).collect()
     }
 
-    /// The open attempt, if there is one. What an attempt left behind that is not open any more is removed.
-    pub fn open(&self) -> Result<Option<Entry>, JournalError> {
+    /// Loads the open attempt, if there is one.
+    pub fn open_attempt(&self) -> Result<Option<JournalEntry>, JournalError> {
         self.parts.journal.read()
     }
 
-    /// Why [`Engine::carry_out`] last left what was begun open, in words for a person; empty if it did not, or only for a
-    /// reboot.
-    pub fn why_open(&self) -> String {
-        self.left_open().clone()
+    /// Why [`Engine::run_attempt`] last kept an attempt open that had changed the node, for a person. Empty if it did not,
+    /// or if only a reboot is pending.
+    pub fn open_reason(&self) -> String {
+        self.lock_open_reason().clone()
     }
 
-    fn left_open(&self) -> MutexGuard<'_, String> {
-        self.left_open
+    fn lock_open_reason(&self) -> MutexGuard<'_, String> {
+        self.open_reason
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back what an attempt got ready that is not open any more: its journal may have been lost. Only when none is
-    /// open. What cannot be taken back now is by the next round.
-    pub async fn stand_down(&self) {
+    /// Cancels changes that an attempt has prepared and that the next reset would apply. Call it only if no attempt is
+    /// open; its journal may have been lost. A failure is logged, and the next round tries again.
+    pub async fn cancel_pending_changes(&self) {
         for module in &self.parts.modules {
-            if let Err(failure) = module.stand_down().await {
-                tracing::error!(module = module.name(), error = %failure, "what no attempt waits for cannot be taken back");
+            if let Err(failure) = module.cancel_pending_change().await {
+                tracing::error!(module = module.name(), error = %failure, "cannot cancel a prepared change that belongs to no attempt");
             }
         }
     }
 
-    /// Removes what attempts left behind. Only when none is open.
-    pub fn tidy(&self) {
+    /// Removes files that ended attempts have left behind. Call it only if no attempt is open.
+    pub fn clean_up(&self) {
         for module in &self.parts.modules {
-            if let Err(failure) = module.clean() {
+            if let Err(failure) = module.clean_up() {
                 tracing::warn!(module = module.name(), error = %failure, "cannot clean up");
             }
         }
     }
 
-    /// Brings up to date what the modules know about the outside, without any wish.
+    /// Refreshes what the modules know about the outside, without an update.
     pub async fn refresh(&self) -> Result<(), Failure> {
         for module in &self.parts.modules {
             module.refresh(None).await?;
@@ -153,93 +154,110 @@ impl Engine {
         Ok(())
     }
 
-    /// Plans the whole change. Nothing is opened and nothing but the modules' knowledge is changed.
-    pub async fn plan(&self, target: &Target) -> Result<Draft<AnyStep>, Failure> {
+    /// Plans the whole change. Opens no attempt and changes nothing on the node except the modules' caches.
+    pub async fn plan(&self, target: &UpdateTarget) -> Result<Draft<AnyStep>, Failure> {
         let begun = self.now();
-        let planned = self.think(target).await;
-        let passed = self.now().signed_duration_since(begun);
-        let millis = u64::try_from(passed.num_milliseconds()).unwrap_or(0);
-        self.planning.store(millis, Ordering::Relaxed);
+        let planned = self.plan_modules(target).await;
+        let elapsed = self.now().signed_duration_since(begun);
+        let millis = u64::try_from(elapsed.num_milliseconds()).unwrap_or(0);
+        self.planning_millis.store(millis, Ordering::Relaxed);
         planned
     }
 
-    async fn think(&self, target: &Target) -> Result<Draft<AnyStep>, Failure> {
-        let mut whole = Draft::default();
+    async fn plan_modules(&self, target: &UpdateTarget) -> Result<Draft<AnyStep>, Failure> {
+        let mut combined = Draft::default();
         let mut spoken_of = false;
         for module in &self.parts.modules {
-            module.refresh(Some(&target.wish)).await?;
-            let Some(draft) = module.plan(&target.wish).await? else {
+            module.refresh(Some(&target.spec)).await?;
+            let Some(draft) = module.plan(&target.spec).await? else {
                 continue;
             };
             spoken_of = true;
-            whole.changes.extend(draft.changes);
-            whole.steps.extend(draft.steps);
-            whole.withheld.extend(draft.withheld);
-            whole.image = whole.image.or(draft.image);
-            whole.download_bytes += draft.download_bytes;
-            whole.disk_bytes += draft.disk_bytes;
-            whole.reboot_expected |= draft.reboot_expected;
+            combined.changes.extend(draft.changes);
+            combined.steps.extend(draft.steps);
+            combined.held_back.extend(draft.held_back);
+            combined.image = combined.image.or(draft.image);
+            combined.download_bytes += draft.download_bytes;
+            combined.disk_bytes += draft.disk_bytes;
+            combined.reboot_expected |= draft.reboot_expected;
         }
         if spoken_of {
-            return Ok(whole);
+            return Ok(combined);
         }
-        let reason = "this agent does not know how to do what was asked";
+        let reason = "this agent does not support this kind of update";
         Err(Failure::new(FailureKind::Unsupported, reason))
     }
 
     /// Opens an attempt with its plan.
-    pub fn start(&self, target: Target, draft: Draft<AnyStep>) -> Result<Entry, JournalError> {
-        let step = |step| Step { step, done: false };
-        let mut entry = self.blank(target);
-        entry.plan = draft.plan();
+    pub fn start(
+        &self,
+        target: UpdateTarget,
+        draft: Draft<AnyStep>,
+    ) -> Result<JournalEntry, JournalError> {
+        let step = |step| JournalStep { step, done: false };
+        let mut entry = self.new_entry(target);
+        entry.plan = draft.to_plan();
         entry.steps = draft.steps.into_iter().map(step).collect();
         let plan = entry.plan.clone();
-        self.happened(&mut entry, News::Downloading(plan));
-        self.write("opened", &entry)?;
+        self.record_event(&mut entry, EventKind::Downloading(plan));
+        self.write_journal("opened", &entry)?;
         Ok(entry)
     }
 
-    /// An attempt that is over before there was a plan.
-    pub fn start_and_end(&self, target: Target, news: News) -> Result<Entry, JournalError> {
-        self.end(self.blank(target), news)
+    /// Records an attempt that ends before it has a plan.
+    pub fn start_and_end(
+        &self,
+        target: UpdateTarget,
+        kind: EventKind,
+    ) -> Result<JournalEntry, JournalError> {
+        self.end(self.new_entry(target), kind)
     }
 
-    /// Fetches what the plan needs, or a part of it: then the attempt stays open, to be gone on with after the server was
-    /// heard. A failure ends the attempt: there is nothing more to fetch for it.
-    pub async fn fetch(&self, mut entry: Entry) -> Result<(Entry, Fetched), JournalError> {
+    /// Fetches what the plan needs, or a part of it. After a part the attempt stays open, so that the agent can contact the
+    /// server in between. A failure ends the attempt.
+    pub async fn fetch(
+        &self,
+        mut entry: JournalEntry,
+    ) -> Result<(JournalEntry, FetchProgress), JournalError> {
         let begun = self.now();
         let fetched = self.fetch_steps(&entry).await;
         let bytes = match fetched {
-            Ok(Fetched::All) => entry.plan.download_bytes,
-            Ok(Fetched::Part | Fetched::Later(_)) | Err(_) => 0,
+            Ok(FetchProgress::Complete) => entry.plan.download_bytes,
+            Ok(FetchProgress::Partial | FetchProgress::Deferred(_)) | Err(_) => 0,
         };
-        entry.spent("download", (begun, self.now()), bytes);
+        entry.add_phase_time("download", (begun, self.now()), bytes);
         match fetched {
-            Err(failure) => Ok((self.fail(entry, failure)?, Fetched::All)),
-            Ok(Fetched::All) => {
+            Err(failure) => Ok((self.fail(entry, failure)?, FetchProgress::Complete)),
+            Ok(FetchProgress::Complete) => {
                 entry.phase = Phase::Staged;
-                self.happened(&mut entry, News::Downloaded);
-                self.write("downloaded", &entry)?;
-                Ok((entry, Fetched::All))
+                self.record_event(&mut entry, EventKind::Downloaded);
+                self.write_journal("downloaded", &entry)?;
+                Ok((entry, FetchProgress::Complete))
             }
-            Ok(Fetched::Part) => {
-                // How long it took so far is told at the end.
-                self.write("opened", &entry)?;
-                Ok((entry, Fetched::Part))
+            Ok(FetchProgress::Partial) => {
+                // The time spent so far is reported when the attempt ends.
+                self.write_journal("opened", &entry)?;
+                Ok((entry, FetchProgress::Partial))
             }
             Ok(later) => Ok((entry, later)),
         }
     }
 
-    /// What is told anew of an open attempt's wish counts from now on: that it is the same change is for the caller to
-    /// know. Only before anything was changed.
-    pub fn renew(&self, mut entry: Entry, target: Target) -> Result<Entry, JournalError> {
+    /// Replaces the target of an open attempt by a newer description of the same change. The caller ensures that it is the
+    /// same change. Call it only before anything was changed.
+    pub fn update_target(
+        &self,
+        mut entry: JournalEntry,
+        target: UpdateTarget,
+    ) -> Result<JournalEntry, JournalError> {
         for step in &mut entry.steps {
             let module = self.module(&step.step);
-            match module.and_then(|module| module.renew(&step.step, &target.wish)) {
+            match module.and_then(|module| module.update_step(&step.step, &target.spec)) {
                 Ok(renewed) => step.step = renewed,
-                // Whoever takes the step says the same.
-                Err(failure) => tracing::warn!(error = %failure, "a step stays as it is"),
+                // Taking the step reports the same error.
+                Err(failure) => {
+                    tracing::warn!(error = %failure, "cannot update a step; it stays as it is");
+                }
             }
         }
         entry.target = target;
@@ -247,64 +265,64 @@ impl Engine {
             Phase::Downloading => "opened",
             _ => "downloaded",
         };
-        self.write(point, &entry)?;
+        self.write_journal(point, &entry)?;
         Ok(entry)
     }
 
-    /// Whether the modules let the change begin. What was fetched is checked again, and fetched again if need be.
-    pub async fn ready(&self, entry: &Entry) -> Result<Ready, Failure> {
-        // An image is booted or it is nothing: what would only be armed to be disarmed again is not begun.
-        let hindrance = || self.parts.reboot.hindrance();
+    /// Whether the change may begin, as far as the node is concerned. Downloads are checked again, and fetched again if needed.
+    pub async fn check_ready(&self, entry: &JournalEntry) -> Result<Readiness, Failure> {
+        // An image is applied by a reboot. If the node cannot reboot, do not prepare the image only to cancel it again.
+        let hindrance = || self.parts.reboot.obstacle();
         if let Some(why) = entry.plan.image.as_ref().and_then(|_| hindrance()) {
             let why = format!("the node cannot be rebooted into its image: {why}");
-            return Ok(Ready::NotYet(why));
+            return Ok(Readiness::NotYet(why));
         }
         match self.fetch_steps(entry).await? {
-            Fetched::All => {}
-            Fetched::Part => {
-                let why = "what the change needs was lost and is being fetched again";
-                return Ok(Ready::NotYet(why.to_owned()));
+            FetchProgress::Complete => {}
+            FetchProgress::Partial => {
+                let why = "files of the change were lost and are being fetched again";
+                return Ok(Readiness::NotYet(why.to_owned()));
             }
-            Fetched::Later(why) => return Ok(Ready::NotYet(why)),
+            FetchProgress::Deferred(why) => return Ok(Readiness::NotYet(why)),
         }
         let steps = all_steps(entry);
-        for module in self.concerned(entry) {
-            if let Ready::NotYet(why) = module.check(&steps).await? {
-                return Ok(Ready::NotYet(why));
+        for module in self.involved_modules(entry) {
+            if let Readiness::NotYet(why) = module.check(&steps).await? {
+                return Ok(Readiness::NotYet(why));
             }
         }
-        Ok(Ready::Yes)
+        Ok(Readiness::Ready)
     }
 
-    /// Fetches what the steps need, up to the first of which not all is there.
-    async fn fetch_steps(&self, entry: &Entry) -> Result<Fetched, Failure> {
+    /// Fetches what the steps need. Stops at the first step whose files are not complete.
+    async fn fetch_steps(&self, entry: &JournalEntry) -> Result<FetchProgress, Failure> {
         for step in &entry.steps {
             match self.module(&step.step)?.fetch(&step.step).await? {
-                Fetched::All => {}
+                FetchProgress::Complete => {}
                 unfinished => return Ok(unfinished),
             }
         }
-        Ok(Fetched::All)
+        Ok(FetchProgress::Complete)
     }
 
-    /// The modules that have steps in an attempt. Others know nothing of it: they are neither asked nor told.
-    fn concerned(&self, entry: &Entry) -> Vec<&dyn AnyModule> {
+    /// The modules that have steps in the attempt. Other modules are not called.
+    fn involved_modules(&self, entry: &JournalEntry) -> Vec<&dyn AnyModule> {
         let has_steps = |name: &str| entry.steps.iter().any(|step| step.step.module == name);
         let modules = self.parts.modules.iter().map(AsRef::as_ref);
         modules.filter(|module| has_steps(module.name())).collect()
     }
 
-    /// Notes how the node is; from then on it is being changed. The server allowed it until `before`. An attempt whose
-    /// beginning could not be noted is over: what came of it could not be told from what was.
+    /// Records the baseline and marks the node as being changed. The server permits the start until `before`. If the
+    /// baseline cannot be recorded, the attempt ends: its effects could not be told apart from older problems.
     pub async fn begin(
         &self,
-        mut entry: Entry,
+        mut entry: JournalEntry,
         before: Option<DateTime<Utc>>,
-    ) -> Result<Entry, JournalError> {
+    ) -> Result<JournalEntry, JournalError> {
         let steps = all_steps(&entry);
         let mut baselines = BTreeMap::new();
-        for module in self.concerned(&entry) {
-            match module.note(&steps).await {
+        for module in self.involved_modules(&entry) {
+            match module.take_baseline(&steps).await {
                 Ok(baseline) => {
                     baselines.insert(module.name().to_owned(), baseline);
                 }
@@ -313,40 +331,44 @@ impl Engine {
         }
         entry.baselines = baselines;
         entry.phase = Phase::Applying;
-        entry.before = before;
-        self.happened(&mut entry, News::Began);
-        self.write("began", &entry)?;
+        entry.start_deadline = before;
+        self.record_event(&mut entry, EventKind::Began);
+        self.write_journal("began", &entry)?;
         Ok(entry)
     }
 
-    /// Gives up an attempt that has changed nothing yet.
-    pub fn cancel(&self, entry: Entry, cause: &str) -> Result<Entry, JournalError> {
+    /// Cancels an attempt that has changed nothing yet.
+    pub fn cancel(&self, entry: JournalEntry, cause: &str) -> Result<JournalEntry, JournalError> {
         let cause = cause.to_owned();
-        self.end(entry, News::Cancelled { cause })
+        self.end(entry, EventKind::Cancelled { cause })
     }
 
-    /// Ends an attempt that has changed nothing yet.
-    pub fn fail(&self, entry: Entry, failure: Failure) -> Result<Entry, JournalError> {
-        let booted = unchanged(&entry);
-        self.end(entry, News::failed(failure, booted))
+    /// Fails an attempt that has changed nothing yet.
+    pub fn fail(
+        &self,
+        entry: JournalEntry,
+        failure: Failure,
+    ) -> Result<JournalEntry, JournalError> {
+        let booted = image_before(&entry);
+        self.end(entry, EventKind::failed_unchanged(failure, booted))
     }
 
-    /// Writes down up to which sequence number the server has stored the events.
-    pub fn acknowledge(&self, entry: &mut Entry, upto: u32) -> Result<(), JournalError> {
+    /// Records up to which sequence number the server has stored the events.
+    pub fn acknowledge(&self, entry: &mut JournalEntry, upto: u32) -> Result<(), JournalError> {
         if entry.acknowledged == upto {
             return Ok(());
         }
         entry.acknowledged = upto;
-        self.write("acknowledged", entry)
+        self.write_journal("acknowledged", entry)
     }
 
-    /// Forgets an attempt of which the server knows everything. Who tries the same again goes on with what is there of it.
-    pub async fn close(&self, entry: &Entry) -> Result<(), JournalError> {
-        self.tidy();
-        let wanted = is_still_wanted(entry).then_some(&entry.target.wish);
+    /// Removes an attempt whose events are all stored by the server. Keeps the downloads that a retry can use.
+    pub async fn close(&self, entry: &JournalEntry) -> Result<(), JournalError> {
+        self.clean_up();
+        let spec_to_retry = may_be_retried(entry).then_some(&entry.target.spec);
         for module in &self.parts.modules {
-            if let Err(failure) = module.discard_but(wanted).await {
-                tracing::warn!(module = module.name(), error = %failure, "what was fetched stays for now");
+            if let Err(failure) = module.discard_downloads_except(spec_to_retry).await {
+                tracing::warn!(module = module.name(), error = %failure, "cannot discard downloads; they stay for now");
             }
         }
         self.parts.journal.clear()
@@ -357,101 +379,102 @@ impl Engine {
         let own = modules.find(|own| own.name() == step.module);
         own.map(AsRef::as_ref).ok_or_else(|| {
             let reason = format!(
-                "the module {} is missing, which alone knows this change: what it needs was not found when the agent \
-                 started, or is not configured as it must be; look at `evenkeel-agent doctor`, mend that and start the \
-                 agent again",
+                "the module {}, which made this change, is not loaded: a program that it needs was not found when the agent \
+                 started, or its configuration is wrong; run `evenkeel-agent doctor`, fix the problem and restart the agent",
                 step.module
             );
             Failure::new(FailureKind::Unsupported, reason)
         })
     }
 
-    /// Why nobody can say how the change stands; `None` if each step has its module.
-    fn missing(&self, entry: &Entry) -> Option<Failure> {
+    /// The failure if the module of a step is not loaded; without it the state of the change is unknown.
+    fn missing_module(&self, entry: &JournalEntry) -> Option<Failure> {
         let mut steps = entry.steps.iter();
         steps.find_map(|step| self.module(&step.step).err())
     }
 
-    /// Whether leave was given and has ended.
-    fn is_late(&self, entry: &Entry) -> bool {
-        entry.before.is_some_and(|before| before <= self.now())
+    /// Whether the start permit had a deadline that has passed.
+    fn is_past_deadline(&self, entry: &JournalEntry) -> bool {
+        entry
+            .start_deadline
+            .is_some_and(|before| before <= self.now())
     }
 
-    fn end(&self, mut entry: Entry, news: News) -> Result<Entry, JournalError> {
-        match news.failure() {
+    fn end(&self, mut entry: JournalEntry, kind: EventKind) -> Result<JournalEntry, JournalError> {
+        match kind.failure() {
             Some(failure) => {
-                tracing::error!(attempt = %entry.attempt, outcome = news.name(), error = %failure, "the attempt is over");
+                tracing::error!(attempt = %entry.attempt, outcome = kind.name(), error = %failure, "the attempt has ended");
             }
             None => {
-                tracing::info!(attempt = %entry.attempt, outcome = news.name(), "the attempt is over");
+                tracing::info!(attempt = %entry.attempt, outcome = kind.name(), "the attempt has ended");
             }
         }
-        if let Some(begun) = last(&entry, &News::VerifyBegun) {
+        if let Some(begun) = last_event(&entry, &EventKind::VerifyBegun) {
             let begun = begun.at;
-            entry.spent("verify", (begun, self.now()), 0);
+            entry.add_phase_time("verify", (begun, self.now()), 0);
         }
-        entry.phase = Phase::Over;
-        self.happened(&mut entry, news);
-        self.write("ended", &entry)?;
+        entry.phase = Phase::Ended;
+        self.record_event(&mut entry, kind);
+        self.write_journal("ended", &entry)?;
         Ok(entry)
     }
 
-    /// Numbers an event. It is sent only after the journal has it.
-    fn happened(&self, entry: &mut Entry, news: News) {
-        let account = if news.is_terminal() {
-            entry.account()
+    /// Appends an event with the next sequence number. It is sent only after the journal is written.
+    fn record_event(&self, entry: &mut JournalEntry, kind: EventKind) {
+        let account = if kind.is_terminal() {
+            entry.run_report()
         } else {
             None
         };
-        entry.events.push(Event {
+        entry.events.push(AttemptEvent {
             sequence: entry.last_sequence() + 1,
             at: self.now(),
             boot_id: self.parts.boot_id.clone(),
-            news,
-            account,
+            kind,
+            report: account,
         });
     }
 
-    fn write(&self, point: &'static str, entry: &Entry) -> Result<(), JournalError> {
-        self.parts.journal.write(&Point::fixed(point), entry)
+    fn write_journal(&self, point: &'static str, entry: &JournalEntry) -> Result<(), JournalError> {
+        self.parts.journal.write(&JournalPoint::fixed(point), entry)
     }
 
     fn now(&self) -> DateTime<Utc> {
         self.parts.clock.now()
     }
 
-    /// A new attempt, which knows how long its plan took.
-    fn blank(&self, target: Target) -> Entry {
-        let mut entry = Entry::new(identity::new_attempt(), target);
-        let planning = self.planning.swap(0, Ordering::Relaxed);
+    /// A new attempt, including the time that its planning took.
+    fn new_entry(&self, target: UpdateTarget) -> JournalEntry {
+        let mut entry = JournalEntry::new(identity::new_attempt_id(), target);
+        let planning = self.planning_millis.swap(0, Ordering::Relaxed);
         let now = self.now();
-        let passed = TimeDelta::milliseconds(i64::try_from(planning).unwrap_or(0));
-        let begun = now.checked_sub_signed(passed).unwrap_or(now);
-        entry.spent("plan", (begun, now), 0);
+        let elapsed = TimeDelta::milliseconds(i64::try_from(planning).unwrap_or(0));
+        let begun = now.checked_sub_signed(elapsed).unwrap_or(now);
+        entry.add_phase_time("plan", (begun, now), 0);
         entry
     }
 }
 
-/// The version of the image that a node runs of which nothing was changed; none if the attempt is for no image.
-fn unchanged(entry: &Entry) -> Option<String> {
+/// The image version of a node on which nothing was changed; `None` if the attempt is not for an image.
+fn image_before(entry: &JournalEntry) -> Option<String> {
     let before = &entry.plan.image.as_ref()?.before;
     (!before.is_empty()).then(|| before.clone())
 }
 
-/// Whether another attempt may follow one that is over, at the same.
-fn is_still_wanted(entry: &Entry) -> bool {
-    match entry.events.last().map(|event| &event.news) {
-        Some(News::Failed { .. } | News::Reverted { .. }) => true,
-        Some(News::Cancelled { cause }) => cause != WITHDRAWN,
+/// Whether an ended attempt may be followed by another one for the same target.
+fn may_be_retried(entry: &JournalEntry) -> bool {
+    match entry.events.last().map(|event| &event.kind) {
+        Some(EventKind::Failed { .. } | EventKind::Reverted { .. }) => true,
+        Some(EventKind::Cancelled { cause }) => cause != WITHDRAWN,
         _ => false,
     }
 }
 
-fn all_steps(entry: &Entry) -> Vec<AnyStep> {
+fn all_steps(entry: &JournalEntry) -> Vec<AnyStep> {
     entry.steps.iter().map(|step| step.step.clone()).collect()
 }
 
-/// The last event with this news.
-fn last<'a>(entry: &'a Entry, news: &News) -> Option<&'a Event> {
-    entry.events.iter().rev().find(|event| event.news == *news)
+/// The last event of a kind.
+fn last_event<'a>(entry: &'a JournalEntry, kind: &EventKind) -> Option<&'a AttemptEvent> {
+    entry.events.iter().rev().find(|event| event.kind == *kind)
 }

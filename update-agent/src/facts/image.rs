@@ -1,67 +1,67 @@
-//! What is told of images.
+//! Facts about images.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Facts, MOST_TEXT, cut};
+use super::{Facts, MAX_TEXT_BYTES, truncate_text};
 use crate::modules::image::boot_control::BootControl;
-use crate::modules::image::slots::{Seen, Slot, SlotState, Slots, trouble};
+use crate::modules::image::slots::{BootObservation, Slot, SlotState, Slots, find_write_obstacle};
 use crate::trial;
 
-/// What lies in a slot of images.
+/// Content of an image slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotFact {
-    /// Such as `root-a`.
+    /// Name, such as `root-a`.
     pub name: String,
-    /// Such as `good`.
+    /// State, such as `good`.
     pub state: String,
-    /// The version of the image; empty if there is none.
+    /// Version of the image; empty if there is none.
     pub image_id: String,
 }
 
-/// What runs, as the boot control says.
+/// The running image, as reported by the boot control.
 #[derive(Default)]
-pub struct Running {
+pub struct RunningImage {
     boot: Option<Arc<dyn BootControl>>,
-    /// As it was seen last; none if it never was.
-    seen: Option<Seen>,
-    /// Why it could not be seen just now.
-    unseen: Option<String>,
+    /// The last boot state; `None` if it was never read.
+    seen: Option<BootObservation>,
+    /// Why the boot state could not be read the last time.
+    read_error: Option<String>,
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running")
+        f.debug_struct("RunningImage")
             .field("seen", &self.seen)
-            .field("unseen", &self.unseen)
+            .field("read_error", &self.read_error)
             .finish_non_exhaustive()
     }
 }
 
-impl Running {
-    /// As this boot control says; without one nothing is known of it.
-    pub fn by(boot: Option<Arc<dyn BootControl>>) -> Self {
+impl RunningImage {
+    /// Uses this boot control; without one nothing is known.
+    pub fn from_boot_control(boot: Option<Arc<dyn BootControl>>) -> Self {
         Self {
             boot,
             ..Self::default()
         }
     }
 
-    /// Looks again.
-    pub async fn look(&mut self) {
+    /// Reads the boot state again.
+    pub async fn refresh(&mut self) {
         let Some(boot) = &self.boot else { return };
-        let looked = trial::look(boot.as_ref()).await;
+        let looked = trial::read_slots(boot.as_ref()).await;
         match looked {
-            Ok(seen) => (self.seen, self.unseen) = (Some(seen), None),
+            Ok(seen) => (self.seen, self.read_error) = (Some(seen), None),
             Err(failure) => {
-                let trouble = format!("what is in the slots cannot be learnt: {failure}");
-                self.unseen = Some(trouble);
+                let message = format!("cannot determine the state of the slots: {failure}");
+                self.read_error = Some(message);
             }
         }
     }
 
-    /// Whether the image that runs is not on trial: what may be gone with the next boot is not named. Where it is not
-    /// known which slot runs, either may be the one.
+    /// Whether the running image is not on trial. An image on trial may be gone at the next boot,
+    /// so it is not reported. If the running slot is unknown, neither slot may be on trial.
     pub fn is_settled(&self, slots: &Slots) -> bool {
         let is_open = |slot| {
             let state = slots.state(slot);
@@ -73,19 +73,20 @@ impl Running {
         }
     }
 
-    /// What a person should know of the slots as they are now.
-    pub fn trouble(&self, slots: &Slots) -> Option<String> {
-        let found = || trouble(slots, self.seen.as_ref()?).map(|refused| refused.to_string());
-        self.unseen.clone().or_else(found)
+    /// Warning about the current state of the slots, if there is one.
+    pub fn warning(&self, slots: &Slots) -> Option<String> {
+        let slot_warning =
+            || find_write_obstacle(slots, self.seen.as_ref()?).map(|refused| refused.to_string());
+        self.read_error.clone().or_else(slot_warning)
     }
 }
 
-/// Adds to the facts which image runs, if it may be named, and what is in the slots if there are any.
-pub fn add(facts: &mut Facts, slots: Option<&Slots>, may_be_named: bool) {
+/// Adds the running image, if it may be reported, and the content of the slots to the facts.
+pub fn add_image_facts(facts: &mut Facts, slots: Option<&Slots>, may_be_named: bool) {
     let booted = facts.os_release.booted_image();
     facts.booted_image = booted.filter(|_| may_be_named).map(|mut image| {
-        image.profile_name = cut(&image.profile_name, MOST_TEXT);
-        image.image_id = cut(&image.image_id, MOST_TEXT);
+        image.profile_name = truncate_text(&image.profile_name, MAX_TEXT_BYTES);
+        image.image_id = truncate_text(&image.image_id, MAX_TEXT_BYTES);
         image
     });
     let Some(slots) = slots else {
@@ -94,7 +95,9 @@ pub fn add(facts: &mut Facts, slots: Option<&Slots>, may_be_named: bool) {
     };
     let fact = |slot: Slot| {
         let state = slots.state(slot);
-        let image_id = state.what().map(|what| cut(&what.image_id, MOST_TEXT));
+        let image_id = state
+            .image()
+            .map(|what| truncate_text(&what.image_id, MAX_TEXT_BYTES));
         SlotFact {
             name: slot.label().to_owned(),
             state: state.name().to_owned(),
@@ -104,8 +107,8 @@ pub fn add(facts: &mut Facts, slots: Option<&Slots>, may_be_named: bool) {
     facts.slots = Slot::ALL.map(fact).to_vec();
     facts.bad_images.clone_from(&slots.bad);
     for bad in &mut facts.bad_images {
-        bad.image_id = cut(&bad.image_id, MOST_TEXT);
-        bad.why = cut(&bad.why, MOST_TEXT);
+        bad.image_id = truncate_text(&bad.image_id, MAX_TEXT_BYTES);
+        bad.why = truncate_text(&bad.why, MAX_TEXT_BYTES);
     }
 }
 
@@ -113,7 +116,7 @@ pub fn add(facts: &mut Facts, slots: Option<&Slots>, may_be_named: bool) {
 mod tests {
     use super::*;
     use crate::model::Sha256;
-    use crate::modules::image::slots::{Entry, What};
+    use crate::modules::image::slots::{BootEntry, SlotImage};
     use crate::os::OsRelease;
 
     fn facts() -> Facts {
@@ -127,9 +130,9 @@ mod tests {
         }
     }
 
-    fn what(image_id: &str) -> What {
-        What {
-            file: Sha256::of(image_id.as_bytes()),
+    fn slot_content(image_id: &str) -> SlotImage {
+        SlotImage {
+            file: Sha256::hash(image_id.as_bytes()),
             profile_name: "demo".into(),
             image_id: image_id.into(),
             raw: None,
@@ -147,75 +150,79 @@ mod tests {
         }
     }
 
-    fn told(facts: &mut Facts, slots: &Slots, running: &Running) {
-        add(facts, Some(slots), running.is_settled(slots));
+    fn add_running(facts: &mut Facts, slots: &Slots, running: &RunningImage) {
+        add_image_facts(facts, Some(slots), running.is_settled(slots));
     }
 
-    fn runs(slot: Slot) -> Running {
-        Running {
-            seen: Some(Seen {
+    fn running_slot(slot: Slot) -> RunningImage {
+        RunningImage {
+            seen: Some(BootObservation {
                 booted: Some(slot),
                 boot_id: "b".into(),
                 image: None,
-                a: Entry::Plain,
-                b: Entry::Absent,
+                a: BootEntry::Plain,
+                b: BootEntry::Absent,
                 foreign: Vec::new(),
             }),
-            ..Running::default()
+            ..RunningImage::default()
         }
     }
 
     #[test]
-    fn an_image_that_is_armed_is_named_only_where_another_one_runs() {
+    fn an_armed_image_is_reported_only_while_the_other_slot_runs() {
         let mut facts = facts();
         let armed = SlotState::Armed {
-            what: what("1.1"),
+            image: slot_content("1.1"),
             boot_id: "b".into(),
         };
-        let slots = slots(SlotState::Good(what("1.0")), armed);
-        for running in [runs(Slot::B), Running::default()] {
-            told(&mut facts, &slots, &running);
+        let slots = slots(SlotState::Good(slot_content("1.0")), armed);
+        for running in [running_slot(Slot::B), RunningImage::default()] {
+            add_running(&mut facts, &slots, &running);
             assert_eq!(facts.booted_image, None);
         }
-        told(&mut facts, &slots, &runs(Slot::A));
+        add_running(&mut facts, &slots, &running_slot(Slot::A));
         assert!(facts.booted_image.is_some());
     }
 
     #[test]
-    fn trouble_is_what_the_slots_are_in_now() {
-        let running = runs(Slot::A);
-        let good = slots(SlotState::Good(what("1.0")), SlotState::Empty);
-        assert_eq!(running.trouble(&good), None);
+    fn the_warning_follows_the_state_of_the_slots() {
+        let running = running_slot(Slot::A);
+        let good = slots(SlotState::Good(slot_content("1.0")), SlotState::Empty);
+        assert_eq!(running.warning(&good), None);
         let bad = SlotState::Bad {
-            what: what("1.0"),
+            image: slot_content("1.0"),
             why: "it hung".into(),
             log: String::new(),
         };
         let bad = slots(bad, SlotState::Empty);
-        assert!(running.trouble(&bad).is_some());
-        assert_eq!(Running::default().trouble(&bad), None, "nothing is known");
+        assert!(running.warning(&bad).is_some());
+        assert_eq!(
+            RunningImage::default().warning(&bad),
+            None,
+            "no boot state is known"
+        );
     }
 
     #[test]
-    fn an_image_on_trial_is_never_named() {
+    fn an_image_on_trial_is_never_reported() {
         let mut facts = facts();
-        let running = Running::default();
-        let good = SlotState::Good(what("1.0"));
+        let running = RunningImage::default();
+        let good = SlotState::Good(slot_content("1.0"));
         let trial = |passed| SlotState::Trial {
-            what: what("1.1"),
+            image: slot_content("1.1"),
             boots: vec!["b".into()],
             passed,
-            doubt: None,
+            undecided_reason: None,
         };
         for passed in [false, true] {
             let slots = slots(good.clone(), trial(passed));
-            told(&mut facts, &slots, &running);
+            add_running(&mut facts, &slots, &running);
             assert_eq!(facts.booted_image, None);
         }
         assert_eq!(facts.slots[1].state, "trial");
 
-        let kept = slots(good, SlotState::Good(what("1.1")));
-        told(&mut facts, &kept, &running);
+        let committed = slots(good, SlotState::Good(slot_content("1.1")));
+        add_running(&mut facts, &committed, &running);
         let booted = facts.booted_image.clone().unwrap();
         assert_eq!(booted.profile_name, "demo");
         assert_eq!(booted.image_id, "1.1");
@@ -235,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_slots_tells_what_it_says_of_itself() {
+    fn a_node_without_slots_reports_its_os_release() {
         let mut facts = facts();
-        add(&mut facts, None, true);
+        add_image_facts(&mut facts, None, true);
         assert_eq!(facts.booted_image.unwrap().image_id, "1.1");
         assert!(facts.slots.is_empty());
     }

@@ -1,4 +1,4 @@
-//! What is known about the node, for the server to decide upon.
+//! Facts: what the node reports about itself, for the decisions of the server.
 
 mod image;
 mod manifest;
@@ -19,28 +19,29 @@ use crate::model::Failure;
 use crate::modules::Module as _;
 use crate::modules::image::boot_control::BootControl;
 use crate::modules::image::slots::{BadImage, SlotFile};
-use crate::modules::packages::{KnownPackage, Packages, Tools, hex};
+use crate::modules::packages::{DpkgPackage, PackageTools, PackagesModule, hex};
 use crate::os::{self, BootedImage, OsRelease};
 use crate::owner::Owner;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 use crate::trial;
 
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
-pub use self::updates::Available;
-pub use crate::model::{Withheld, WithheldCause};
+pub use self::updates::AvailablePackage;
+pub use crate::model::{HeldBackCause, HeldBackPackage};
 
-/// An audit longer than this is cut.
-const MOST_AUDIT: usize = 16 << 10;
-/// Any other text longer than this is cut, and so is a list.
-const MOST_TEXT: usize = 1 << 10;
-const MOST_PACKAGES: usize = 100_000;
+/// Maximum length of the audit, in bytes.
+const MAX_AUDIT_BYTES: usize = 16 << 10;
+/// Maximum length of any other text, in bytes.
+const MAX_TEXT_BYTES: usize = 1 << 10;
+const MAX_PACKAGES: usize = 100_000;
 
-/// Services that ran what was replaced are looked at again after this time: nothing tells when one is restarted.
-const STALE_AGAIN: Duration = Duration::from_mins(10);
+/// How often stale services are determined again. No file changes when a service is restarted.
+const STALE_SERVICES_INTERVAL: Duration = Duration::from_mins(10);
 
-/// Files that change when packages, lists of packages, what may be taken of them, or the wish for a reboot do.
-const TELLTALES: [&str; 12] = [
+/// Files whose change can change the packages, their lists, the allowed versions, or the need for a
+/// reboot.
+const WATCHED_FILES: [&str; 12] = [
     "/var/lib/dpkg/status",
     "/var/lib/dpkg/updates",
     "/var/lib/apt/lists",
@@ -55,55 +56,57 @@ const TELLTALES: [&str; 12] = [
     "/run/reboot-required.pkgs",
 ];
 
-/// What is known about the node.
+/// Facts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// This agent's.
+    /// Version of this agent.
     pub agent_version: String,
-    /// The managed root's.
+    /// os-release of the managed root.
     pub os_release: OsRelease,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The running kernel.
+    /// Release of the running kernel.
     pub kernel_release: String,
-    /// The boot that the kernel is in.
+    /// ID of the current boot.
     pub boot_id: String,
-    /// Names of the modules, in ascending order.
+    /// Names of the modules, sorted.
     pub modules: Vec<String>,
-    /// Packages for which apt knows a newer version, and new ones that those need, by name, then architecture.
-    pub available: Vec<Available>,
-    /// SHA-256 of the list of packages, hexadecimal.
+    /// Packages with a newer version, and new packages that those need; sorted by name, then
+    /// architecture.
+    pub available: Vec<AvailablePackage>,
+    /// SHA-256 of the installed packages, hexadecimal.
     pub installed_digest: String,
-    /// Whether the system waits for a reboot.
+    /// Whether the system needs a reboot.
     pub reboot_required: bool,
-    /// For which packages.
+    /// Packages that need the reboot.
     pub reboot_required_by: Vec<String>,
-    /// What is wrong with dpkg's database.
+    /// Problems in dpkg's database.
     pub audit: String,
-    /// SHA-256 of the list of packages as it would be told.
+    /// SHA-256 of the package list as it would be sent.
     pub packages_digest: Option<[u8; 32]>,
-    /// Packages that have a newer version and do not get it, by name, then architecture.
-    pub withheld: Vec<Withheld>,
-    /// Services that still run what was replaced on disk, by name.
+    /// Packages that are held back from a newer version; sorted by name, then architecture.
+    pub held_back: Vec<HeldBackPackage>,
+    /// Services that still run code that was replaced on disk, sorted by name.
     pub stale_services: Vec<StaleService>,
-    /// Why the system waits for a reboot, for people.
+    /// Why the system needs a reboot, for people.
     pub reboot_reasons: Vec<String>,
-    /// What a person should know of the agent itself. The reader knows of the slots of images only: the agent adds the rest.
-    pub troubles: Vec<String>,
-    /// The limits that the machine's owner set, for people; empty if there are none. The agent adds them.
+    /// Warnings for an operator. The reader adds those about the image slots, the agent adds the
+    /// others.
+    pub warnings: Vec<String>,
+    /// Limits of the machine's owner, for people; empty if there are none. Added by the agent.
     pub limits: String,
-    /// The image that runs, if it is one and is not on trial: what may be gone with the next boot is not told.
+    /// The running image, if there is one and it is not on trial.
     pub booted_image: Option<BootedImage>,
-    /// What lies in the slots of images; empty if the node has none.
+    /// Content of the image slots; empty if the node has none.
     pub slots: Vec<SlotFact>,
-    /// The images that failed here and are not tried again by themselves, the last one last.
+    /// Images that failed on this node and are not tried again automatically; latest last.
     pub bad_images: Vec<BadImage>,
 }
 
 impl Facts {
-    /// The same, with no text that the server would refuse: one file of one package must not keep the node from being
-    /// heard.
-    fn within_bounds(mut self) -> Self {
+    /// Shortens texts and lists to what the server accepts. Otherwise a single file of a package
+    /// could prevent all reports of the node.
+    fn truncate_texts(mut self) -> Self {
         let release = &mut self.os_release;
         let texts = [
             &mut release.id,
@@ -122,224 +125,230 @@ impl Facts {
             .reboot_required_by
             .iter_mut()
             .chain(&mut self.reboot_reasons)
-            .chain(&mut self.troubles)
+            .chain(&mut self.warnings)
             .chain(suites);
         for text in texts.into_iter().chain(lists).chain(services) {
-            *text = cut(text, MOST_TEXT);
+            *text = truncate_text(text, MAX_TEXT_BYTES);
         }
-        self.reboot_required_by.truncate(MOST_PACKAGES);
-        self.available.truncate(MOST_PACKAGES);
-        self.withheld.truncate(MOST_PACKAGES);
+        self.reboot_required_by.truncate(MAX_PACKAGES);
+        self.available.truncate(MAX_PACKAGES);
+        self.held_back.truncate(MAX_PACKAGES);
         self
     }
 }
 
-/// A text without the zero byte, and not longer than it may be.
-fn cut(text: &str, most: usize) -> String {
+/// Replaces zero bytes in a text and limits its length.
+fn truncate_text(text: &str, most: usize) -> String {
     let text = text.replace('\0', "\u{fffd}");
     text[..text.floor_char_boundary(most)].to_owned()
 }
 
-/// Reads the facts; asks apt and dpkg only when something may have changed since.
+/// Reads the facts. Runs apt and dpkg only if something may have changed since the last time.
 #[derive(Debug)]
 pub struct FactsReader {
-    tools: Tools,
-    place: Place,
+    tools: PackageTools,
+    paths: AgentPaths,
     modules: Vec<String>,
     owner: Arc<Owner>,
     images: Option<Arc<SlotFile>>,
-    /// What keeps the slots from being used; there are none then.
-    troubles: Vec<String>,
-    running: image::Running,
-    last: Option<Last>,
+    /// Why the slots cannot be used; then `images` is `None`.
+    warnings: Vec<String>,
+    running: image::RunningImage,
+    last: Option<LastRead>,
 }
 
-/// What was read last.
+/// The facts of the last reading.
 #[derive(Debug)]
-struct Last {
-    telltales: Vec<Telltale>,
+struct LastRead {
+    file_stamps: Vec<FileStamp>,
     facts: Facts,
-    /// When the services were looked at.
+    /// When the stale services were determined.
     services: Instant,
 }
 
-/// Device-independent traits of a file: inode, size, time of the last change. `None` if it is not there.
-type Telltale = Option<(u64, u64, i64, i64)>;
+/// Identity of a file's content: inode, size and modification time. `None` if the file does not
+/// exist.
+type FileStamp = Option<(u64, u64, i64, i64)>;
 
 impl FactsReader {
-    /// A reader for a place.
-    pub fn new(tools: Tools, place: Place, modules: Vec<String>, owner: Arc<Owner>) -> Self {
+    /// Creates a reader.
+    pub fn new(
+        tools: PackageTools,
+        paths: AgentPaths,
+        modules: Vec<String>,
+        owner: Arc<Owner>,
+    ) -> Self {
         Self {
             tools,
-            place,
+            paths,
             modules,
             owner,
             images: None,
-            troubles: Vec::new(),
-            running: image::Running::default(),
+            warnings: Vec::new(),
+            running: image::RunningImage::default(),
             last: None,
         }
     }
 
-    /// Tells of slots of images as well, if the node has them, or of why they cannot be used.
+    /// Adds the image slots to the facts, or the reasons why they cannot be used.
     #[must_use]
-    pub fn with_images(mut self, slots: Option<Arc<SlotFile>>, troubles: Vec<String>) -> Self {
+    pub fn with_images(mut self, slots: Option<Arc<SlotFile>>, warnings: Vec<String>) -> Self {
         self.images = slots;
-        self.troubles = troubles;
+        self.warnings = warnings;
         self
     }
 
-    /// Asks this boot control what runs, and whether the slots are as they should be.
+    /// Uses this boot control to determine the running image and the state of the slots.
     #[must_use]
     pub fn with_boot_control(mut self, boot: Option<Arc<dyn BootControl>>) -> Self {
-        self.running = image::Running::by(boot);
+        self.running = image::RunningImage::from_boot_control(boot);
         self
     }
 
-    /// What is known now.
+    /// Reads the current facts.
     pub async fn read(&mut self) -> Result<Facts, Failure> {
-        self.running.look().await;
+        self.running.refresh().await;
         let mut facts = self.read_root().await?;
         self.add_images(&mut facts);
         Ok(facts)
     }
 
-    /// What lies in the slots changes without a file of the root, and costs nothing to look up.
+    /// Adds the facts about images. They can change without a change of the root's files, and
+    /// reading them is cheap.
     fn add_images(&self, facts: &mut Facts) {
         let slots = self.images.as_ref().map(|slots| slots.get());
         let is_settled = match &slots {
             Some(slots) => self.running.is_settled(slots),
-            // With slots that cannot be used nobody knows whether what runs is on trial.
-            None => self.troubles.is_empty(),
+            // If the slots cannot be used, it is unknown whether the running image is on trial.
+            None => self.warnings.is_empty(),
         };
-        let may_be_named = is_settled && !trial::is_watched(&self.place);
-        image::add(facts, slots.as_ref(), may_be_named);
-        let now = slots.as_ref().and_then(|slots| self.running.trouble(slots));
-        let troubles = self.troubles.iter().cloned().chain(now);
+        let may_be_named = is_settled && !trial::is_watched(&self.paths);
+        image::add_image_facts(facts, slots.as_ref(), may_be_named);
+        let now = slots.as_ref().and_then(|slots| self.running.warning(slots));
+        let warnings = self.warnings.iter().cloned().chain(now);
         facts
-            .troubles
-            .extend(troubles.map(|text| cut(&text, MOST_TEXT)));
+            .warnings
+            .extend(warnings.map(|text| truncate_text(&text, MAX_TEXT_BYTES)));
     }
 
-    /// What is known of the root now.
+    /// Reads the facts of the root, from the cache if nothing has changed.
     async fn read_root(&mut self) -> Result<Facts, Failure> {
-        let telltales: Vec<_> = TELLTALES.iter().map(|path| self.telltale(path)).collect();
-        if let Some(last) = self
-            .last
-            .as_mut()
-            .filter(|last| last.telltales == telltales)
-        {
+        let stamps: Vec<_> = WATCHED_FILES
+            .iter()
+            .map(|path| self.file_stamp(path))
+            .collect();
+        if let Some(last) = self.last.as_mut().filter(|last| last.file_stamps == stamps) {
             let services = &mut last.facts.stale_services;
-            if !services.is_empty() && last.services.elapsed() >= STALE_AGAIN {
-                *services = stale_services(&self.place);
+            if !services.is_empty() && last.services.elapsed() >= STALE_SERVICES_INTERVAL {
+                *services = find_stale_services(&self.paths);
                 last.services = Instant::now();
-                last.facts = std::mem::take(&mut last.facts).within_bounds();
+                last.facts = std::mem::take(&mut last.facts).truncate_texts();
             }
             return Ok(last.facts.clone());
         }
-        let facts = self.look().await?;
-        self.last = Some(Last {
-            telltales,
+        let facts = self.read_uncached().await?;
+        self.last = Some(LastRead {
+            file_stamps: stamps,
             facts: facts.clone(),
             services: Instant::now(),
         });
         Ok(facts)
     }
 
-    /// What is known while the node cannot be looked at: what needs no tool, and else what was read last. A node that is
-    /// broken so far must be heard all the same.
-    pub fn blind(&self, failure: &Failure) -> Facts {
+    /// The facts if reading them failed: those that need no tool, and otherwise the last ones. Even
+    /// a broken node must be able to report.
+    pub fn fallback_facts(&self, failure: &Failure) -> Facts {
         let last = self.last.as_ref().map(|last| last.facts.clone());
         let mut facts = Facts {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            os_release: OsRelease::of(&self.place),
+            os_release: OsRelease::read(&self.paths),
             kernel_release: os::kernel_release(),
             boot_id: os::boot_id(),
             modules: self.modules.clone(),
             ..last.unwrap_or_default()
         };
-        let trouble = format!("the node cannot be looked at: {failure}");
-        facts.troubles.push(trouble);
+        let warning = format!("cannot read the facts of the node: {failure}");
+        facts.warnings.push(warning);
         self.add_images(&mut facts);
-        facts.within_bounds()
+        facts.truncate_texts()
     }
 
-    /// The list of packages whose digest the facts have. `None` if it cannot be read or has become another one: then
-    /// the next facts have another digest.
-    pub async fn packages(&self, facts: &Facts) -> Option<String> {
+    /// The package list that belongs to the digest in the facts. `None` if it cannot be read or has
+    /// changed: then the next facts have another digest.
+    pub async fn read_manifest(&self, facts: &Facts) -> Option<String> {
         facts.packages_digest?;
-        match self.tools.list().await {
-            Ok(known) => {
-                let text = manifest::text(&known);
+        match self.tools.list_packages().await {
+            Ok(packages) => {
+                let text = manifest::to_json(&packages);
                 let digest = Sha256::digest(&text).into();
                 (facts.packages_digest == Some(digest)).then_some(text)
             }
             Err(failure) => {
-                tracing::warn!(error = %failure, "the list of packages cannot be read");
+                tracing::warn!(error = %failure, "cannot read the package list");
                 None
             }
         }
     }
 
-    fn telltale(&self, path: &str) -> Telltale {
-        let about = fs::metadata(self.place.inside(path)).ok()?;
+    fn file_stamp(&self, path: &str) -> FileStamp {
+        let about = fs::metadata(self.paths.inside(path)).ok()?;
         Some((about.ino(), about.size(), about.mtime(), about.mtime_nsec()))
     }
 
-    async fn look(&self) -> Result<Facts, Failure> {
+    async fn read_uncached(&self) -> Result<Facts, Failure> {
         let kernel_release = os::kernel_release();
-        let reboot = reboot::look(&self.place, &kernel_release);
+        let reboot = reboot::read_reboot_status(&self.paths, &kernel_release);
         let facts = Facts {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            os_release: OsRelease::of(&self.place),
+            os_release: OsRelease::read(&self.paths),
             kernel_release,
             boot_id: os::boot_id(),
             modules: self.modules.clone(),
             reboot_required: reboot.required,
             reboot_required_by: reboot.by,
-            stale_services: stale_services(&self.place),
+            stale_services: find_stale_services(&self.paths),
             reboot_reasons: reboot.reasons,
-            ..self.look_at_packages().await?
+            ..self.read_package_facts().await?
         };
-        Ok(facts.within_bounds())
+        Ok(facts.truncate_texts())
     }
 
-    /// What dpkg and apt know. An image may come without them: then nothing is asked of packages.
-    async fn look_at_packages(&self) -> Result<Facts, Failure> {
-        let is_asked_for = self.modules.iter().any(|name| name == Packages::NAME);
-        if !is_asked_for && !os::has_dpkg(&self.place) {
+    /// Reads the facts of dpkg and apt. In an image without them there are none.
+    async fn read_package_facts(&self) -> Result<Facts, Failure> {
+        let is_managed = self.modules.iter().any(|name| name == PackagesModule::NAME);
+        if !is_managed && !os::has_dpkg(&self.paths) {
             return Ok(Facts {
                 architecture: os::debian_architecture(&os::machine()).to_owned(),
                 ..Facts::default()
             });
         }
-        let known = self.tools.list().await?;
+        let packages = self.tools.list_packages().await?;
         let architecture = self.tools.architecture().await?;
         let audit = self.tools.audit().await?;
-        let (available, withheld) = self.updates(&known, &architecture).await;
+        let (available, held_back) = self.available_updates(&packages, &architecture).await;
         Ok(Facts {
             available,
-            installed_digest: digest(&known),
+            installed_digest: digest_packages(&packages),
             architecture,
-            audit: cut(&audit, MOST_AUDIT),
-            packages_digest: Some(Sha256::digest(manifest::text(&known)).into()),
-            withheld,
+            audit: truncate_text(&audit, MAX_AUDIT_BYTES),
+            packages_digest: Some(Sha256::digest(manifest::to_json(&packages)).into()),
+            held_back,
             ..Facts::default()
         })
     }
 }
 
-/// Nothing can be told of the processes of another system, or by one who may not look at them.
-pub(crate) fn stale_services(place: &Place) -> Vec<StaleService> {
-    if !place.is_own_system() || !rustix::process::geteuid().is_root() {
+/// Finds the stale services. Only root can inspect processes, and only those of its own system.
+pub(crate) fn find_stale_services(paths: &AgentPaths) -> Vec<StaleService> {
+    if !paths.is_own_system() || !rustix::process::geteuid().is_root() {
         return Vec::new();
     }
-    stale::services(Path::new("/proc"))
+    stale::find_services(Path::new("/proc"))
 }
 
-/// Digest of what is installed.
-fn digest(known: &[KnownPackage]) -> String {
-    let mut lines: Vec<_> = known
+/// Digest of the installed packages.
+fn digest_packages(packages: &[DpkgPackage]) -> String {
+    let mut lines: Vec<_> = packages
         .iter()
         .map(|k| {
             format!(
@@ -361,13 +370,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_file_of_the_node_makes_facts_that_the_server_refuses() {
+    fn facts_never_exceed_the_servers_limits() {
         let facts = Facts {
             reboot_required_by: vec!["x\0".repeat(5_000)],
             ..Facts::default()
         };
-        let facts = facts.within_bounds();
+        let facts = facts.truncate_texts();
         let text = &facts.reboot_required_by[0];
-        assert!(text.len() <= MOST_TEXT && !text.contains('\0'));
+        assert!(text.len() <= MAX_TEXT_BYTES && !text.contains('\0'));
     }
 }

@@ -1,47 +1,49 @@
-//! Why the system waits for a reboot.
+//! Why the system needs a reboot.
 
 use std::fs;
 
 use crate::identity;
 use crate::os;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// More reasons than this are not told.
-const MOST_REASONS: usize = 100;
+/// Maximum number of reported reasons.
+const MAX_REASONS: usize = 100;
 
-/// Whether a reboot is required, for which packages, and why in words.
+/// Whether a reboot is required, for which packages, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reboot {
-    /// Whether it is.
+pub struct RebootStatus {
+    /// Whether a reboot is required.
     pub required: bool,
-    /// The packages that asked for it.
+    /// Packages that requested the reboot.
     pub by: Vec<String>,
-    /// Why, for people; empty if it is not required.
+    /// Reasons for people; empty if no reboot is required.
     pub reasons: Vec<String>,
 }
 
-/// Looks at the mark that packages leave and, on a machine of its own, at the kernels in `/boot`.
-pub fn look(place: &Place, running: &str) -> Reboot {
-    let (marked, by) = os::reboot_required(place).unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot tell whether a reboot is required");
+/// Reads the file that packages create to request a reboot and, on a real machine, the kernels in
+/// `/boot`.
+pub fn read_reboot_status(paths: &AgentPaths, running: &str) -> RebootStatus {
+    let (marked, by) = os::reboot_required(paths).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot determine whether a reboot is required");
         (false, Vec::new())
     });
     let mut reasons: Vec<String> = Vec::new();
     if marked {
-        let told = by.iter().map(|package| format!("{package} asks for it"));
-        reasons.extend(told.take(MOST_REASONS));
+        let requests = by.iter().map(|package| format!("{package} asks for it"));
+        reasons.extend(requests.take(MAX_REASONS));
         if reasons.is_empty() {
-            reasons.push("/run/reboot-required is there".to_owned());
+            reasons.push("/run/reboot-required exists".to_owned());
         }
     }
-    // The kernel of a container, or of the system around another root, is not the one that is installed there.
-    if place.is_own_system() && !identity::in_container(place.root()) {
-        let newer = newer_kernel(place, running);
+    // The running kernel does not belong to a container or to another root, so it is not compared
+    // there.
+    if paths.is_own_system() && !identity::is_container(paths.root()) {
+        let newer = newer_kernel(paths, running);
         reasons.extend(
-            newer.map(|newer| format!("the kernel {running} runs and {newer} is installed")),
+            newer.map(|newer| format!("the kernel {running} is running, but {newer} is installed")),
         );
     }
-    Reboot {
+    RebootStatus {
         required: !reasons.is_empty(),
         by,
         reasons,
@@ -49,20 +51,21 @@ pub fn look(place: &Place, running: &str) -> Reboot {
 }
 
 /// The newest kernel in `/boot` of the same flavour, if it is newer than the running one.
-fn newer_kernel(place: &Place, running: &str) -> Option<String> {
-    let (runs, flavour) = kernel(running)?;
-    let files = fs::read_dir(place.inside("/boot")).ok()?;
+fn newer_kernel(paths: &AgentPaths, running: &str) -> Option<String> {
+    let (runs, flavour) = parse_release(running)?;
+    let files = fs::read_dir(paths.inside("/boot")).ok()?;
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
     let kernels = names.filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned));
     let newer = kernels.filter_map(|release| {
-        let (version, same) = kernel(&release)?;
+        let (version, same) = parse_release(&release)?;
         (same == flavour && version > runs).then_some((version, release))
     });
     newer.max().map(|(_, release)| release)
 }
 
-/// The numbers and the flavour of a kernel's release: `6.1.0-40-cloud-amd64` is 6.1.0.40 and `cloud-amd64`.
-fn kernel(release: &str) -> Option<(Vec<u64>, String)> {
+/// Parses the version and the flavour of a kernel release: `6.1.0-40-cloud-amd64` is 6.1.0.40 and
+/// `cloud-amd64`.
+fn parse_release(release: &str) -> Option<(Vec<u64>, String)> {
     let mut parts = release.split('-').peekable();
     let mut numbers = Vec::new();
     while let Some(part) = parts.next_if(|part| part.starts_with(|c: char| c.is_ascii_digit())) {
@@ -80,38 +83,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_packages_that_ask_for_a_reboot_are_its_reasons() {
+    fn packages_that_request_a_reboot_are_its_reasons() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        assert_eq!(look(&place, "6.1.0-1-amd64"), Reboot::default());
+        let paths = AgentPaths::new(root.path(), None);
+        assert_eq!(
+            read_reboot_status(&paths, "6.1.0-1-amd64"),
+            RebootStatus::default()
+        );
         fs::create_dir(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/reboot-required"), "").unwrap();
-        let reboot = look(&place, "6.1.0-1-amd64");
+        let reboot = read_reboot_status(&paths, "6.1.0-1-amd64");
         assert!(reboot.required);
-        assert_eq!(reboot.reasons, ["/run/reboot-required is there"]);
+        assert_eq!(reboot.reasons, ["/run/reboot-required exists"]);
         fs::write(
             root.path().join("run/reboot-required.pkgs"),
             "libc6\ndbus\n",
         )
         .unwrap();
-        let reboot = look(&place, "6.1.0-1-amd64");
+        let reboot = read_reboot_status(&paths, "6.1.0-1-amd64");
         assert_eq!(reboot.reasons, ["dbus asks for it", "libc6 asks for it"]);
         assert_eq!(reboot.by, ["dbus", "libc6"]);
     }
 
     #[test]
-    fn another_roots_kernels_are_not_compared_with_the_one_that_runs() {
+    fn kernels_of_another_root_are_not_compared_with_the_running_one() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
+        let paths = AgentPaths::new(root.path(), None);
         fs::create_dir(root.path().join("boot")).unwrap();
         fs::write(root.path().join("boot/vmlinuz-6.1.0-40-amd64"), "").unwrap();
-        assert_eq!(look(&place, "6.1.0-9-amd64"), Reboot::default());
+        assert_eq!(
+            read_reboot_status(&paths, "6.1.0-9-amd64"),
+            RebootStatus::default()
+        );
     }
 
     #[test]
     fn a_newer_kernel_is_one_of_the_same_flavour_with_a_higher_number() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
+        let paths = AgentPaths::new(root.path(), None);
         let boot = root.path().join("boot");
         fs::create_dir(&boot).unwrap();
         for release in [
@@ -137,8 +146,8 @@ mod tests {
             ("6.6.30", None),
             ("", None),
         ] {
-            let found = newer_kernel(&place, running);
-            assert_eq!(found.as_deref(), newer, "beside {running}");
+            let result = newer_kernel(&paths, running);
+            assert_eq!(result.as_deref(), newer, "running {running}");
         }
     }
 }

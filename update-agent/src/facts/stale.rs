@@ -1,49 +1,54 @@
-//! Services that still run what was replaced on disk.
+//! Services that still run code that was replaced on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// More of the map of one process is not read, and more of anything is not told.
-const MOST_MAPS: u64 = 4 << 20;
-const MOST_PROCESSES: usize = 10_000;
-const MOST_SERVICES: usize = 256;
-const MOST_FILES: usize = 16;
+/// Limits of what is read of one process, and of what is reported.
+const MAX_MAP_BYTES: u64 = 4 << 20;
+const MAX_PROCESSES: usize = 10_000;
+const MAX_SERVICES: usize = 256;
+const MAX_FILES: usize = 16;
 
-/// Where programs and libraries lie. What is mapped from elsewhere and gone, such as shared memory, was not replaced.
-const CODE: [&[u8]; 5] = [b"/usr/", b"/lib", b"/bin/", b"/sbin/", b"/opt/"];
+/// Folders of programs and libraries. Deleted mappings elsewhere, such as shared memory, are not
+/// replaced code.
+const CODE_PREFIXES: [&[u8]; 5] = [b"/usr/", b"/lib", b"/bin/", b"/sbin/", b"/opt/"];
 
-/// A service that still runs what was replaced on disk.
+/// A service that still runs code that was replaced on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleService {
-    /// Of the unit, such as `ssh.service`.
+    /// Name of the unit, such as `ssh.service`.
     pub name: String,
-    /// What it runs that is not there any more.
+    /// Files that the service runs and that no longer exist.
     pub files: Vec<String>,
 }
 
-/// Looks through the processes of a folder like `/proc`. A process that ends meanwhile, or that may not be looked at, is
-/// passed over.
-pub fn services(proc: &Path) -> Vec<StaleService> {
+/// Finds the services among the processes in a folder like `/proc`. Processes that end meanwhile or
+/// cannot be read are ignored.
+pub fn find_services(proc: &Path) -> Vec<StaleService> {
     let Ok(folder) = fs::read_dir(proc) else {
         return Vec::new();
     };
-    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut files_by_service: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let processes = folder.filter_map(Result::ok).map(|entry| entry.path());
     let processes = processes.filter(|path| is_number(path));
-    for process in processes.take(MOST_PROCESSES) {
-        let Some(unit) = unit(&process) else { continue };
-        let replaced = replaced(&process);
+    for process in processes.take(MAX_PROCESSES) {
+        let Some(unit) = service_of_process(&process) else {
+            continue;
+        };
+        let replaced = replaced_files(&process);
         if !replaced.is_empty() {
-            found.entry(unit).or_default().extend(replaced);
+            files_by_service.entry(unit).or_default().extend(replaced);
         }
     }
-    let services = found.into_iter().map(|(name, files)| StaleService {
-        name,
-        files: files.into_iter().take(MOST_FILES).collect(),
-    });
-    services.take(MOST_SERVICES).collect()
+    let services = files_by_service
+        .into_iter()
+        .map(|(name, files)| StaleService {
+            name,
+            files: files.into_iter().take(MAX_FILES).collect(),
+        });
+    services.take(MAX_SERVICES).collect()
 }
 
 fn is_number(path: &Path) -> bool {
@@ -51,10 +56,11 @@ fn is_number(path: &Path) -> bool {
     !name.is_empty() && name.iter().all(u8::is_ascii_digit)
 }
 
-/// The service of this system that a process belongs to. What runs in a machine of its own has its own packages.
-fn unit(process: &Path) -> Option<String> {
+/// The service of this system that a process belongs to. Services in containers and machines have
+/// packages of their own.
+fn service_of_process(process: &Path) -> Option<String> {
     let text = fs::read_to_string(process.join("cgroup")).ok()?;
-    // `0::/path`, or beside the controllers of old `1:name=systemd:/path`.
+    // `0::/path`, or with cgroup v1 `1:name=systemd:/path`.
     let path = text.lines().find_map(|line| {
         line.strip_prefix("0::")
             .or(line.split_once(":name=systemd:").map(|(_, path)| path))
@@ -66,26 +72,27 @@ fn unit(process: &Path) -> Option<String> {
     (service && !machines).then(|| part.to_owned())
 }
 
-/// The files that a process runs code of and that are not there any more.
-fn replaced(process: &Path) -> BTreeSet<String> {
+/// Deleted files whose code a process runs.
+fn replaced_files(process: &Path) -> BTreeSet<String> {
     let Ok(maps) = File::open(process.join("maps")) else {
         return BTreeSet::new();
     };
-    let lines = BufReader::new(maps.take(MOST_MAPS)).split(b'\n');
+    let lines = BufReader::new(maps.take(MAX_MAP_BYTES)).split(b'\n');
     let lines = lines.map_while(Result::ok);
-    let paths = lines.filter_map(|line| replaced_code(&line).map(<[u8]>::to_vec));
+    let paths = lines.filter_map(|line| parse_replaced_code(&line).map(<[u8]>::to_vec));
     paths
         .map(|path| String::from_utf8_lossy(&path).into_owned())
         .collect()
 }
 
-/// The path of `START-END r-xp OFFSET DEVICE INODE   PATH (deleted)`.
-fn replaced_code(line: &[u8]) -> Option<&[u8]> {
+/// The path of `START-END r-xp OFFSET DEVICE_FILE INODE   PATH (deleted)`.
+fn parse_replaced_code(line: &[u8]) -> Option<&[u8]> {
     let line = line.strip_suffix(b" (deleted)")?;
-    let mut words = line.splitn(6, |byte| *byte == b' ');
-    let access = words.nth(1)?;
-    let path = words.nth(3)?.trim_ascii_start();
-    let is_code = access.contains(&b'x') && CODE.iter().any(|place| path.starts_with(place));
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let access = fields.nth(1)?;
+    let path = fields.nth(3)?.trim_ascii_start();
+    let is_code =
+        access.contains(&b'x') && CODE_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
     is_code.then_some(path)
 }
 
@@ -93,7 +100,7 @@ fn replaced_code(line: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    fn process(proc: &Path, id: &str, cgroup: &str, maps: &[u8]) {
+    fn write_process(proc: &Path, id: &str, cgroup: &str, maps: &[u8]) {
         let folder = proc.join(id);
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("cgroup"), cgroup).unwrap();
@@ -101,7 +108,7 @@ mod tests {
     }
 
     /// A line of a map.
-    fn line(access: &str, path: &str) -> String {
+    fn map_line(access: &str, path: &str) -> String {
         format!(
             "7f12a4c00000-7f12a4c28000 {access} 00028000 fe:01 1234567                    {path}\n"
         )
@@ -110,24 +117,24 @@ mod tests {
     #[test]
     fn a_service_is_named_with_the_code_that_was_replaced() {
         let proc = tempfile::tempdir().unwrap();
-        let ssl = line("r-xp", "/usr/lib/x86_64-linux-gnu/libssl.so.3 (deleted)");
-        let sound = line("r-xp", "/usr/sbin/cron") + &line("rw-p", "[heap]");
+        let ssl = map_line("r-xp", "/usr/lib/x86_64-linux-gnu/libssl.so.3 (deleted)");
+        let sound = map_line("r-xp", "/usr/sbin/cron") + &map_line("rw-p", "[heap]");
         let path = proc.path();
-        process(path, "1", "0::/init.scope\n", ssl.as_bytes());
-        process(path, "20", "0::/system.slice/ssh.service\n", ssl.as_bytes());
-        let exe = line("r-xp", "/usr/sbin/sshd (deleted)") + &ssl;
-        process(path, "21", "0::/system.slice/ssh.service\n", exe.as_bytes());
-        process(
+        write_process(path, "1", "0::/init.scope\n", ssl.as_bytes());
+        write_process(path, "20", "0::/system.slice/ssh.service\n", ssl.as_bytes());
+        let exe = map_line("r-xp", "/usr/sbin/sshd (deleted)") + &ssl;
+        write_process(path, "21", "0::/system.slice/ssh.service\n", exe.as_bytes());
+        write_process(
             path,
             "30",
             "0::/system.slice/cron.service\n",
             sound.as_bytes(),
         );
         let getty = "0::/system.slice/system-getty.slice/getty@tty1.service\n";
-        process(path, "40", getty, ssl.as_bytes());
+        write_process(path, "40", getty, ssl.as_bytes());
         let user = "0::/user.slice/user-0.slice/user@0.service/app.slice/x.service\n";
-        process(path, "50", user, ssl.as_bytes());
-        process(
+        write_process(path, "50", user, ssl.as_bytes());
+        write_process(
             path,
             "60",
             "12:pids:/x\n1:name=systemd:/system.slice/old.service\n0::/\n",
@@ -136,13 +143,13 @@ mod tests {
         fs::create_dir(path.join("70")).unwrap();
         fs::write(path.join("version"), "Linux").unwrap();
 
-        let found = services(path);
-        let seen: Vec<_> = found
+        let found = find_services(path);
+        let lines: Vec<_> = found
             .iter()
             .map(|service| format!("{} {}", service.name, service.files.join(" ")))
             .collect();
         assert_eq!(
-            seen,
+            lines,
             [
                 "getty@tty1.service /usr/lib/x86_64-linux-gnu/libssl.so.3",
                 "ssh.service /usr/lib/x86_64-linux-gnu/libssl.so.3 /usr/sbin/sshd",
@@ -152,16 +159,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_code_of_this_system_is_passed_over() {
+    fn only_code_of_this_system_is_considered() {
         let proc = tempfile::tempdir().unwrap();
         let path = proc.path();
-        let maps = line("rw-s", "/dev/shm/x (deleted)")
-            + &line("r-xp", "/memfd:jit (deleted)")
-            + &line("r--p", "/usr/lib/locale/locale-archive (deleted)")
-            + &line("r-xp", "/usr/lib/name with (deleted) in it")
+        let maps = map_line("rw-s", "/dev/shm/x (deleted)")
+            + &map_line("r-xp", "/memfd:jit (deleted)")
+            + &map_line("r--p", "/usr/lib/locale/locale-archive (deleted)")
+            + &map_line("r-xp", "/usr/lib/name with (deleted) in it")
             + "7f12a4c00000-7f12a4c28000 r-xp (deleted)\n (deleted)\n";
-        process(path, "1", "0::/system.slice/a.service\n", maps.as_bytes());
-        let gone = line("r-xp", "/usr/lib/x.so (deleted)");
+        write_process(path, "1", "0::/system.slice/a.service\n", maps.as_bytes());
+        let deleted = map_line("r-xp", "/usr/lib/x.so (deleted)");
         for (id, cgroup) in [
             (
                 "2",
@@ -172,20 +179,20 @@ mod tests {
             ("5", "0::/"),
             ("6", ""),
         ] {
-            process(path, id, cgroup, gone.as_bytes());
+            write_process(path, id, cgroup, deleted.as_bytes());
         }
-        assert_eq!(services(path), []);
-        assert_eq!(services(&path.join("nowhere")), []);
+        assert_eq!(find_services(path), []);
+        assert_eq!(find_services(&path.join("nowhere")), []);
     }
 
     #[test]
-    fn a_path_that_is_no_text_and_one_with_blanks_are_told() {
+    fn paths_with_blanks_and_invalid_utf8_are_reported() {
         let proc = tempfile::tempdir().unwrap();
-        let mut maps = line("r-xp", "/opt/a b (c) (deleted)").into_bytes();
-        maps.extend(line("r-xp", "/opt/").trim_end().bytes());
+        let mut maps = map_line("r-xp", "/opt/a b (c) (deleted)").into_bytes();
+        maps.extend(map_line("r-xp", "/opt/").trim_end().bytes());
         maps.extend(b"\xff (deleted)");
-        process(proc.path(), "1", "0::/x.service\n", &maps);
-        let found = services(proc.path());
-        assert_eq!(found[0].files, ["/opt/a b (c)", "/opt/\u{fffd}"]);
+        write_process(proc.path(), "1", "0::/x.service\n", &maps);
+        let services = find_services(proc.path());
+        assert_eq!(services[0].files, ["/opt/a b (c)", "/opt/\u{fffd}"]);
     }
 }

@@ -1,94 +1,102 @@
-//! What an update of everything would bring, and what it would leave.
+//! Available updates, and packages that are held back from them.
 
 use super::FactsReader;
-use crate::model::{Withheld, WithheldCause};
+use crate::model::{HeldBackCause, HeldBackPackage};
 use crate::modules::packages::{
-    self, Install, Installed, KnownPackage, Preferences, Seen, Simulation, Target, View,
+    self, AptView, DpkgPackage, IndexTarget, InstalledPackages, PlannedInstall, PreferenceScope,
+    Simulation, SimulationSet,
 };
 
-/// A package for which apt knows a newer version, or a new one.
+/// A package with a newer version, or a new package.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Available {
-    /// Debian's name.
+pub struct AvailablePackage {
+    /// Name of the Debian package.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version that is there; empty if none is and others will need it.
+    /// The installed version; empty for a new package that others need.
     pub installed: String,
-    /// The version that could be there.
+    /// The available version.
     pub available: String,
-    /// The suites and codenames that have it, in ascending order.
+    /// Suites and codenames that contain the available version, sorted.
     pub suites: Vec<String>,
 }
 
 impl FactsReader {
-    /// What an update of everything would bring, and what it would leave. If apt cannot tell, what it could tell last.
-    pub(super) async fn updates(
+    /// The available updates and the packages that are held back. If apt fails, the result of the
+    /// last time.
+    pub(super) async fn available_updates(
         &self,
-        known: &[KnownPackage],
+        packages: &[DpkgPackage],
         native: &str,
-    ) -> (Vec<Available>, Vec<Withheld>) {
-        let wish = packages::latest();
-        let view = View::default();
-        match self.tools.simulate(&wish, false, view).await {
+    ) -> (Vec<AvailablePackage>, Vec<HeldBackPackage>) {
+        let spec = packages::latest_spec();
+        let view = AptView::default();
+        match self.tools.simulate(&spec, false, view).await {
             Ok(simulation) => {
-                let installed = packages::by_package(known, native);
-                let unpinned = self.without_preferences().await;
-                let targets = self.targets().await;
-                // While the owner's word cannot be had nothing is changed anyway.
+                let installed = packages::index_by_apt_name(packages, native);
+                let unpinned = self.simulate_unpinned().await;
+                let targets = self.index_targets().await;
+                // While the limits cannot be read, nothing is changed anyway.
                 let limits = self.owner.limits().unwrap_or_default();
-                let world = World {
+                let comparison = UpdateComparison {
                     simulation: &simulation,
                     unpinned: unpinned.as_ref(),
                     targets: &targets,
                     suites: &limits.suites,
                 };
-                world.updates(&installed)
+                comparison.compare(&installed)
             }
             Err(failure) => {
-                tracing::warn!(error = %failure, "apt cannot tell which updates are available");
+                tracing::warn!(error = %failure, "apt cannot determine the available updates");
                 let last = self.last.as_ref().map(|last| &last.facts);
                 last.map_or_else(Default::default, |facts| {
-                    (facts.available.clone(), facts.withheld.clone())
+                    (facts.available.clone(), facts.held_back.clone())
                 })
             }
         }
     }
 
-    /// What an update of everything would bring without the node's own preferences; `None` if it has none.
-    async fn without_preferences(&self) -> Option<Simulation> {
-        if !packages::has_preferences(&self.place).unwrap_or(false) {
+    /// Simulates an update of everything without the node's preferences; `None` if it has none.
+    async fn simulate_unpinned(&self) -> Option<Simulation> {
+        if !packages::has_preferences(&self.paths).unwrap_or(false) {
             return None;
         }
-        let view = View::default().with(Preferences::Nothing);
-        let simulation = self.tools.simulate(&packages::latest(), false, view).await;
+        let view = AptView::default().with_preferences(PreferenceScope::Disabled);
+        let simulation = self
+            .tools
+            .simulate(&packages::latest_spec(), false, view)
+            .await;
         simulation
-            .inspect_err(|failure| tracing::warn!(error = %failure, "cannot tell what is pinned"))
+            .inspect_err(|failure| tracing::warn!(error = %failure, "cannot determine which packages are pinned"))
             .ok()
     }
 
-    /// The indexes of packages that apt has. Without them suites are known by one name only.
-    async fn targets(&self) -> Vec<Target> {
-        let targets = self.tools.targets(View::default()).await;
+    /// The package indexes of apt. Without them a suite is known by one name only.
+    async fn index_targets(&self) -> Vec<IndexTarget> {
+        let targets = self.tools.list_index_targets(AptView::default()).await;
         targets.unwrap_or_else(|failure| {
-            tracing::warn!(error = %failure, "cannot tell which suites there are");
+            tracing::warn!(error = %failure, "cannot determine the available suites");
             Vec::new()
         })
     }
 }
 
-/// What apt would do, and what that is held against.
-struct World<'a> {
+/// A simulation, and the data to compare it with.
+struct UpdateComparison<'a> {
     simulation: &'a Simulation,
     unpinned: Option<&'a Simulation>,
-    targets: &'a [Target],
-    /// The suites that the machine's owner allows; empty for any.
+    targets: &'a [IndexTarget],
+    /// Suites that the machine's owner allows; empty for any.
     suites: &'a [String],
 }
 
-impl World<'_> {
-    /// What an update would bring, and what it would leave.
-    fn updates(&self, installed: &Installed<'_>) -> (Vec<Available>, Vec<Withheld>) {
+impl UpdateComparison<'_> {
+    /// The available updates and the packages that are held back.
+    fn compare(
+        &self,
+        installed: &InstalledPackages<'_>,
+    ) -> (Vec<AvailablePackage>, Vec<HeldBackPackage>) {
         let allowed = Simulation {
             installs: self
                 .simulation
@@ -101,34 +109,39 @@ impl World<'_> {
         };
         let available = allowed.installs.iter();
         let mut available: Vec<_> = available
-            .map(|install| self.available(install, installed))
+            .map(|install| self.to_available(install, installed))
             .collect();
         available.sort();
-        let seen = Seen {
+        let simulations = SimulationSet {
             chosen: &allowed,
-            free: Some(self.simulation),
+            unrestricted: Some(self.simulation),
             unpinned: self.unpinned,
         };
-        let withheld = packages::withheld(installed, &seen, |_| WithheldCause::Limits);
-        (available, withheld)
+        let held_back =
+            packages::find_held_back(installed, &simulations, |_| HeldBackCause::Limits);
+        (available, held_back)
     }
 
-    /// Whether it is an update, which an older version is not, and the owner allows it.
-    fn is_allowed(&self, install: &Install) -> bool {
-        let suites = packages::suites(&install.origins, self.targets);
-        packages::are_among(&suites, self.suites)
+    /// Whether the planned version is newer than the installed one and allowed by the owner.
+    fn is_allowed(&self, install: &PlannedInstall) -> bool {
+        let suites = packages::origin_suites(&install.origins, self.targets);
+        packages::matches_suites(&suites, self.suites)
             && !self.simulation.downgrades.contains(&install.package)
     }
 
-    fn available(&self, install: &Install, installed: &Installed<'_>) -> Available {
-        let known = installed.get(&install.package);
-        let architecture = known.map_or(&install.architecture, |known| &known.architecture);
-        Available {
+    fn to_available(
+        &self,
+        install: &PlannedInstall,
+        installed: &InstalledPackages<'_>,
+    ) -> AvailablePackage {
+        let package = installed.get(&install.package);
+        let architecture = package.map_or(&install.architecture, |package| &package.architecture);
+        AvailablePackage {
             name: install.name().to_owned(),
             architecture: architecture.clone(),
             installed: install.before.clone().unwrap_or_default(),
             available: install.after.clone(),
-            suites: packages::suites(&install.origins, self.targets)
+            suites: packages::origin_suites(&install.origins, self.targets)
                 .into_iter()
                 .collect(),
         }
@@ -139,9 +152,9 @@ impl World<'_> {
 mod tests {
     use super::*;
 
-    /// Where the owner allows only these suites, unless none is named.
-    fn world<'a>(simulation: &'a Simulation, suites: &'a [String]) -> World<'a> {
-        World {
+    /// Allows only these suites; an empty list allows all.
+    fn comparison<'a>(simulation: &'a Simulation, suites: &'a [String]) -> UpdateComparison<'a> {
+        UpdateComparison {
             simulation,
             unpinned: None,
             targets: &[],
@@ -149,8 +162,8 @@ mod tests {
         }
     }
 
-    fn install(package: &str, before: Option<&str>, suite: &str) -> Install {
-        Install {
+    fn planned_install(package: &str, before: Option<&str>, suite: &str) -> PlannedInstall {
+        PlannedInstall {
             package: package.into(),
             before: before.map(str::to_owned),
             after: "2".into(),
@@ -160,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn new_packages_are_told_and_what_the_owner_does_not_allow_is_withheld() {
-        let known = ["app", "lib", "older"].map(|name| KnownPackage {
+    fn new_packages_are_reported_and_disallowed_ones_are_held_back() {
+        let packages = ["app", "lib", "older"].map(|name| DpkgPackage {
             name: name.into(),
             architecture: "amd64".into(),
             version: "1".into(),
@@ -170,29 +183,29 @@ mod tests {
             flag: "ok".into(),
             size: 0,
         });
-        let installed = packages::by_package(&known, "amd64");
+        let installed = packages::index_by_apt_name(&packages, "amd64");
         let simulation = Simulation {
             installs: vec![
-                install("app", Some("1"), "stable"),
-                install("fresh", None, "stable"),
-                install("lib", Some("1"), "security"),
-                install("older", Some("3"), "stable"),
+                planned_install("app", Some("1"), "stable"),
+                planned_install("fresh", None, "stable"),
+                planned_install("lib", Some("1"), "security"),
+                planned_install("older", Some("3"), "stable"),
             ],
             downgrades: vec!["older".into()],
             ..Simulation::default()
         };
-        let told = |suites: &[String]| {
-            let (available, withheld) = world(&simulation, suites).updates(&installed);
+        let report = |suites: &[String]| {
+            let (available, held_back) = comparison(&simulation, suites).compare(&installed);
             let available = available
                 .iter()
                 .map(|one| format!("{} {:?} {}", one.name, one.installed, one.suites.join(",")));
-            let withheld = withheld
+            let held_back = held_back
                 .iter()
                 .map(|one| format!("{} {:?}", one.name, one.cause));
-            available.chain(withheld).collect::<Vec<_>>()
+            available.chain(held_back).collect::<Vec<_>>()
         };
         assert_eq!(
-            told(&[]),
+            report(&[]),
             [
                 "app \"1\" stable",
                 "fresh \"\" stable",
@@ -200,7 +213,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            told(&["security".to_owned()]),
+            report(&["security".to_owned()]),
             ["lib \"1\" security", "app Limits"]
         );
     }

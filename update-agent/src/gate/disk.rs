@@ -1,4 +1,4 @@
-//! Whether there is room for a change.
+//! Checks the free disk space for a change.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,41 +6,48 @@ use std::path::Path;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use crate::model::Plan;
-use crate::place::Place;
+use crate::model::UpdatePlan;
+use crate::paths::AgentPaths;
 
-/// What the agent writes down while an image is armed and tried takes no more.
-const RECORDS: u64 = 4 << 20;
+/// Maximum size of the agent's own files while an image is armed and tried, in bytes.
+const RECORDS_BYTES: u64 = 4 << 20;
 
-/// A kernel, with the images that are made for it, takes no more in `/boot`. That is often small and on its own.
-const KERNEL: u64 = 128 << 20;
+/// Maximum size of a kernel with its initramfs in `/boot`, which is often a small file system of
+/// its own, in bytes.
+const KERNEL_BYTES: u64 = 128 << 20;
 
-/// Whether each file system that a change writes to can be written and has room; else which has not.
-pub fn look(place: &Place, plan: &Plan, min_free: u64) -> Result<(), String> {
+/// Checks that each file system that the change writes to is writable and has enough space. The
+/// error names the first one that does not.
+pub fn check_disk_space(
+    paths: &AgentPaths,
+    plan: &UpdatePlan,
+    min_free: u64,
+) -> Result<(), String> {
     if plan.image.is_some() {
-        // Its slot is written by now, the root may be one that cannot be, and no package is touched.
-        let state = place.state();
+        // The slot is already written, the root may be read-only, and no package is changed.
+        let state = paths.state();
         let path = state.display().to_string();
-        return has_room(&path, state, RECORDS.min(min_free));
+        return check_file_system(&path, state, RECORDS_BYTES.min(min_free));
     }
-    let mut seen = Vec::new();
-    for (path, needed) in needs(plan, min_free) {
-        let inside = place.inside(path);
-        let Ok(found) = fs::metadata(&inside) else {
+    let mut checked = Vec::new();
+    for (path, needed) in required_space(plan, min_free) {
+        let inside = paths.inside(path);
+        let Ok(metadata) = fs::metadata(&inside) else {
             continue;
         };
-        if seen.contains(&found.dev()) {
+        if checked.contains(&metadata.dev()) {
             continue;
         }
-        seen.push(found.dev());
-        has_room(path, &inside, needed)?;
+        checked.push(metadata.dev());
+        check_file_system(path, &inside, needed)?;
     }
     Ok(())
 }
 
-/// What must be free where, in bytes; of a file system with several names the first has its greatest need. What packages
-/// bring goes to `/usr`; that some of it may go elsewhere is what `min_free` is for.
-fn needs(plan: &Plan, min_free: u64) -> [(&'static str, u64); 4] {
+/// Required space in bytes by path. If several paths are on the same file system, the first one has
+/// the largest requirement. Packages are assumed to grow `/usr`; `min_free` covers the other file
+/// systems.
+fn required_space(plan: &UpdatePlan, min_free: u64) -> [(&'static str, u64); 4] {
     let grows = u64::try_from(plan.disk_bytes).unwrap_or(0);
     let kernel = plan
         .changes
@@ -50,22 +57,29 @@ fn needs(plan: &Plan, min_free: u64) -> [(&'static str, u64); 4] {
         ("/usr", grows.saturating_add(min_free)),
         ("/var", min_free),
         ("/", min_free),
-        ("/boot", if kernel { KERNEL.min(min_free) } else { 0 }),
+        (
+            "/boot",
+            if kernel {
+                KERNEL_BYTES.min(min_free)
+            } else {
+                0
+            },
+        ),
     ]
 }
 
-fn has_room(path: &str, inside: &Path, needed: u64) -> Result<(), String> {
-    let found = match statvfs(inside) {
-        Ok(found) => found,
+fn check_file_system(path: &str, inside: &Path, needed: u64) -> Result<(), String> {
+    let stats = match statvfs(inside) {
+        Ok(stats) => stats,
         Err(error) => {
-            tracing::warn!(%error, path, "cannot tell how much room there is");
+            tracing::warn!(%error, path, "cannot determine the free space");
             return Ok(());
         }
     };
-    if needed > 0 && found.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return Err(format!("the file system of {path} cannot be written to"));
+    if needed > 0 && stats.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(format!("the file system of {path} is read-only"));
     }
-    if found.f_bavail.saturating_mul(found.f_frsize) < needed {
+    if stats.f_bavail.saturating_mul(stats.f_frsize) < needed {
         return Err(format!(
             "the file system of {path} has less than {} MiB free",
             needed.div_ceil(1 << 20)
@@ -79,70 +93,70 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::model::{Change, ImageChange};
+    use crate::model::{ImageChange, PackageChange};
 
-    fn root(folders: &[&str]) -> (tempfile::TempDir, Place) {
+    fn root(folders: &[&str]) -> (tempfile::TempDir, AgentPaths) {
         let root = tempfile::tempdir().unwrap();
         for folder in folders {
             fs::create_dir(root.path().join(folder)).unwrap();
         }
-        let place = Place::new(root.path(), None);
-        (root, place)
+        let paths = AgentPaths::new(root.path(), None);
+        (root, paths)
     }
 
     #[test]
     fn a_change_that_fits_may_begin() {
-        let (_root, place) = root(&["usr", "var", "boot"]);
-        look(&place, &Plan::default(), 1).unwrap();
-        let frees = Plan {
+        let (_root, paths) = root(&["usr", "var", "boot"]);
+        check_disk_space(&paths, &UpdatePlan::default(), 1).unwrap();
+        let frees = UpdatePlan {
             disk_bytes: i64::MIN,
-            ..Plan::default()
+            ..UpdatePlan::default()
         };
-        look(&place, &frees, 1).unwrap();
+        check_disk_space(&paths, &frees, 1).unwrap();
     }
 
     #[test]
-    fn a_change_that_does_not_fit_is_told_with_what_it_needs() {
-        let (_root, place) = root(&["usr"]);
-        let plan = Plan {
-            // An exbibyte and a byte.
+    fn a_change_that_does_not_fit_names_the_required_space() {
+        let (_root, paths) = root(&["usr"]);
+        let plan = UpdatePlan {
+            // One exbibyte and one byte.
             disk_bytes: (1 << 60) + 1,
-            ..Plan::default()
+            ..UpdatePlan::default()
         };
         assert_eq!(
-            look(&place, &plan, 0).unwrap_err(),
+            check_disk_space(&paths, &plan, 0).unwrap_err(),
             "the file system of /usr has less than 1099511627777 MiB free"
         );
-        let (_root, place) = root(&[]);
+        let (_root, paths) = root(&[]);
         assert_eq!(
-            look(&place, &Plan::default(), 1 << 60).unwrap_err(),
+            check_disk_space(&paths, &UpdatePlan::default(), 1 << 60).unwrap_err(),
             "the file system of / has less than 1099511627776 MiB free"
         );
     }
 
-    /// The root of a node of images cannot be written to, and what it says of itself would hold every image back.
+    /// The root of an image node is read-only, which must not block updates of the image.
     #[test]
-    fn an_image_needs_room_for_the_agents_own_records_and_for_nothing_else() {
-        let plan = Plan {
+    fn an_image_needs_space_for_the_agents_records_only() {
+        let plan = UpdatePlan {
             disk_bytes: i64::MAX,
             image: Some(ImageChange::default()),
-            ..Plan::default()
+            ..UpdatePlan::default()
         };
         let (root, _) = root(&["usr", "data"]);
-        let place = |state: PathBuf| Place::new(root.path(), Some(state));
-        look(&place(root.path().join("data")), &plan, 1).unwrap();
-        look(&place("/proc".into()), &plan, 0).unwrap();
+        let paths_with_state = |state: PathBuf| AgentPaths::new(root.path(), Some(state));
+        check_disk_space(&paths_with_state(root.path().join("data")), &plan, 1).unwrap();
+        check_disk_space(&paths_with_state("/proc".into()), &plan, 0).unwrap();
         assert_eq!(
-            look(&place("/proc".into()), &plan, u64::MAX).unwrap_err(),
+            check_disk_space(&paths_with_state("/proc".into()), &plan, u64::MAX).unwrap_err(),
             "the file system of /proc has less than 4 MiB free"
         );
     }
 
     #[test]
-    fn boot_needs_room_for_a_kernel_and_for_nothing_else() {
+    fn boot_needs_space_for_a_kernel_only() {
         let boot = |name: &str, min_free: u64| {
-            let plan = Plan {
-                changes: vec![Change {
+            let plan = UpdatePlan {
+                changes: vec![PackageChange {
                     name: name.to_owned(),
                     architecture: "amd64".to_owned(),
                     before: None,
@@ -150,13 +164,13 @@ mod tests {
                     suite: String::new(),
                     download_bytes: 0,
                 }],
-                ..Plan::default()
+                ..UpdatePlan::default()
             };
-            let [.., (path, needed)] = needs(&plan, min_free);
+            let [.., (path, needed)] = required_space(&plan, min_free);
             assert_eq!(path, "/boot");
             needed
         };
-        assert_eq!(boot("linux-image-amd64", 1 << 40), KERNEL);
+        assert_eq!(boot("linux-image-amd64", 1 << 40), KERNEL_BYTES);
         assert_eq!(boot("linux-image-amd64", 5), 5);
         assert_eq!(boot("demo", 1 << 40), 0);
     }

@@ -1,26 +1,29 @@
-//! Files with which a person or a program of the machine says "not now".
+//! Inhibit files, with which a person or a program of the machine blocks changes.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::hooks::in_one_line;
-use crate::place::Place;
+use crate::hooks::to_one_line;
+use crate::paths::AgentPaths;
 
-/// The files, as seen from inside the managed root. The second is gone after a reboot.
-const FILES: [&str; 2] = ["/etc/evenkeel/inhibit", "/run/evenkeel-agent/inhibit"];
+/// The files, as seen from inside the managed root. The second one is gone after a reboot.
+const INHIBIT_FILES: [&str; 2] = ["/etc/evenkeel/inhibit", "/run/evenkeel-agent/inhibit"];
 
-/// More of a file is not read.
-const MOST_BYTES: u64 = 4 << 10;
+/// Maximum number of bytes that are read of a file.
+const MAX_FILE_BYTES: u64 = 4 << 10;
 
-/// Whether none of the files is there; else what it says. In doubt it is there.
-pub fn look(place: &Place) -> Result<(), String> {
-    FILES
+/// Fails with the content of the file if one of the files exists. An unreadable file counts as
+/// existing.
+pub fn check_inhibit_files(paths: &AgentPaths) -> Result<(), String> {
+    INHIBIT_FILES
         .iter()
-        .try_for_each(|file| match fs::symlink_metadata(place.inside(file)) {
+        .try_for_each(|file| match fs::symlink_metadata(paths.inside(file)) {
             Err(error) if is_absent(&error) => Ok(()),
-            Ok(found) if found.is_file() => Err(told(file, &reason(&place.inside(file)))),
-            _ => Err(told(file, "")),
+            Ok(metadata) if metadata.is_file() => {
+                Err(describe_file(file, &read_reason(&paths.inside(file))))
+            }
+            _ => Err(describe_file(file, "")),
         })
 }
 
@@ -31,21 +34,21 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// What the file says; nothing if that cannot be read.
-fn reason(path: &Path) -> String {
+/// Content of the file; empty if it cannot be read.
+fn read_reason(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes));
     match read {
-        Ok(_) => in_one_line(&String::from_utf8_lossy(&bytes)),
+        Ok(_) => to_one_line(&String::from_utf8_lossy(&bytes)),
         Err(_) => String::new(),
     }
 }
 
-fn told(file: &str, reason: &str) -> String {
+fn describe_file(file: &str, reason: &str) -> String {
     if reason.is_empty() {
-        return format!("{file} is there");
+        return format!("{file} exists");
     }
-    format!("{file} says: {reason}")
+    format!("{file}: {reason}")
 }
 
 #[cfg(test)]
@@ -53,37 +56,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_holds_changes_back_until_it_is_gone_and_its_text_is_the_reason() {
+    fn an_inhibit_file_blocks_changes_until_it_is_removed() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        look(&place).unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        check_inhibit_files(&paths).unwrap();
         let run = root.path().join("run/evenkeel-agent");
         fs::create_dir_all(&run).unwrap();
         let file = run.join("inhibit");
 
         fs::write(&file, "").unwrap();
-        let why = look(&place).unwrap_err();
-        assert_eq!(why, "/run/evenkeel-agent/inhibit is there");
+        let why = check_inhibit_files(&paths).unwrap_err();
+        assert_eq!(why, "/run/evenkeel-agent/inhibit exists");
         fs::write(&file, "the line runs\nuntil Friday\n").unwrap();
-        let why = look(&place).unwrap_err();
+        let why = check_inhibit_files(&paths).unwrap_err();
         assert_eq!(
             why,
-            "/run/evenkeel-agent/inhibit says: the line runs until Friday"
+            "/run/evenkeel-agent/inhibit: the line runs until Friday"
         );
         fs::remove_file(&file).unwrap();
-        look(&place).unwrap();
+        check_inhibit_files(&paths).unwrap();
     }
 
     #[test]
-    fn in_doubt_the_file_is_there() {
+    fn an_unreadable_inhibit_file_blocks_changes() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
+        let paths = AgentPaths::new(root.path(), None);
         let etc = root.path().join("etc/evenkeel");
         fs::create_dir_all(&etc).unwrap();
         std::os::unix::fs::symlink("nowhere", etc.join("inhibit")).unwrap();
-        assert_eq!(look(&place).unwrap_err(), "/etc/evenkeel/inhibit is there");
+        assert_eq!(
+            check_inhibit_files(&paths).unwrap_err(),
+            "/etc/evenkeel/inhibit exists"
+        );
         fs::remove_file(etc.join("inhibit")).unwrap();
         fs::create_dir(etc.join("inhibit")).unwrap();
-        assert!(look(&place).is_err());
+        assert!(check_inhibit_files(&paths).is_err());
     }
 }

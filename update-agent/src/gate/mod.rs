@@ -1,12 +1,13 @@
-//! Whether the node itself lets a prepared change begin.
+//! Checks whether the node itself lets a prepared change begin.
 //!
-//! The server says when a change may begin, and the modules whether it can be made. What only the machine knows is asked
-//! here, each question in a file of its own. An answer is never final: it is asked again at the next poll. So it names
-//! nothing that changes from one poll to the next, or each poll would look like news.
+//! The server decides when a change may begin, and the modules whether it is possible. The gate
+//! checks what only the machine knows, with one file for each check. A refusal is never final: the
+//! next poll repeats the checks. A reason must not contain values that differ from poll to poll, or
+//! each poll would report a change.
 
 mod disk;
 mod inhibit;
-mod locks;
+mod logind_locks;
 mod power;
 
 use std::fmt;
@@ -14,22 +15,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hooks::{self, Moment};
-use crate::model::Plan;
-use crate::modules::Ready;
+use crate::hooks::{self, HookPoint};
+use crate::model::UpdatePlan;
+use crate::modules::Readiness;
 use crate::owner::Owner;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 use crate::runner::Runner;
 
-/// What the gate is made of.
+/// The parts of a gate.
 pub struct GateParts {
-    /// Whose limits count.
+    /// Limits of the machine's owner.
     pub owner: Arc<Owner>,
-    /// Runs hooks and asks logind, in the managed root.
+    /// Runs hooks and calls logind, in the managed root.
     pub runner: Arc<dyn Runner>,
-    /// Where the managed root is.
-    pub place: Place,
-    /// What is enough.
+    /// The managed root.
+    pub paths: AgentPaths,
+    /// Conditions for the start of a change.
     pub settings: GateSettings,
 }
 
@@ -42,15 +43,16 @@ impl fmt::Debug for GateParts {
     }
 }
 
-/// What is enough for a change to begin.
+/// Conditions of the machine for the start of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateSettings {
-    /// Without power from outside, a change begins only with at least this much left, in percent.
+    /// Minimum battery charge without external power, in percent.
     pub min_battery_percent: u8,
-    /// This must be free on each file system that a change writes to, in bytes, beside what the change needs.
+    /// Space that must be free on each file system that a change writes to, in bytes, in addition
+    /// to what the change needs.
     pub min_free: u64,
-    /// How long each hook may take.
-    pub hook_deadline: Duration,
+    /// Time limit of each hook.
+    pub hook_timeout: Duration,
 }
 
 impl Default for GateSettings {
@@ -58,49 +60,53 @@ impl Default for GateSettings {
         Self {
             min_battery_percent: 30,
             min_free: 200 << 20,
-            hook_deadline: Duration::from_mins(5),
+            hook_timeout: Duration::from_mins(5),
         }
     }
 }
 
-/// Asks the machine whether a prepared change may begin.
+/// Checks whether the machine lets a prepared change begin.
 #[derive(Debug)]
 pub struct Gate {
     parts: GateParts,
 }
 
 impl Gate {
-    /// A gate that asks these.
+    /// Creates a gate.
     pub fn new(parts: GateParts) -> Self {
         Self { parts }
     }
 
-    /// Asks in order, and stops at the first that says no. Hooks come last: only they may have effects.
-    pub async fn ready(&self, plan: &Plan) -> Ready {
-        match self.ask(plan).await {
-            Ok(()) => Ready::Yes,
-            Err(why) => Ready::NotYet(why),
+    /// Runs the checks in order and stops at the first refusal. Hooks run last, because only they
+    /// may have effects.
+    pub async fn check_ready(&self, plan: &UpdatePlan) -> Readiness {
+        match self.run_checks(plan).await {
+            Ok(()) => Readiness::Ready,
+            Err(why) => Readiness::NotYet(why),
         }
     }
 
-    async fn ask(&self, plan: &Plan) -> Result<(), String> {
+    async fn run_checks(&self, plan: &UpdatePlan) -> Result<(), String> {
         let GateParts {
             owner,
             runner,
-            place,
+            paths,
             settings,
         } = &self.parts;
         owner.may_begin()?;
-        owner.allows_plan(plan)?;
-        inhibit::look(place)?;
-        // The power and the logind of this machine are not those of another root.
-        if place.is_own_system() {
-            locks::look(runner.as_ref()).await?;
-            power::look(Path::new(power::SUPPLIES), settings.min_battery_percent)?;
+        owner.check_plan(plan)?;
+        inhibit::check_inhibit_files(paths)?;
+        // Power and logind belong to this machine, not to another root.
+        if paths.is_own_system() {
+            logind_locks::check_logind_locks(runner.as_ref()).await?;
+            power::check_power(
+                Path::new(power::POWER_SUPPLY_FOLDER),
+                settings.min_battery_percent,
+            )?;
         }
-        disk::look(place, plan, settings.min_free)?;
-        let deadline = settings.hook_deadline;
-        hooks::ask(Moment::BeforeUpdate, place, runner.as_ref(), deadline).await
+        disk::check_disk_space(paths, plan, settings.min_free)?;
+        let deadline = settings.hook_timeout;
+        hooks::run_hooks(HookPoint::BeforeUpdate, paths, runner.as_ref(), deadline).await
     }
 }
 
@@ -112,15 +118,15 @@ mod tests {
     use evenkeel_kit::TestClock;
 
     use super::*;
-    use crate::hooks::fake::{self, Fake};
+    use crate::hooks::fake::{self, FakeRunner};
 
-    fn gate(root: &Path, runner: &Arc<Fake>) -> Gate {
-        let place = Place::new(root, None);
+    fn new_gate(root: &Path, runner: &Arc<FakeRunner>) -> Gate {
+        let paths = AgentPaths::new(root, None);
         let clock = Arc::new(TestClock::new(DateTime::UNIX_EPOCH));
         Gate::new(GateParts {
-            owner: Arc::new(Owner::new(place.clone(), clock)),
+            owner: Arc::new(Owner::new(paths.clone(), clock)),
             runner: Arc::clone(runner) as Arc<dyn Runner>,
-            place,
+            paths,
             settings: GateSettings {
                 min_free: 0,
                 ..GateSettings::default()
@@ -129,46 +135,52 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_that_says_nothing_lets_a_change_begin() {
+    async fn a_machine_without_objections_lets_a_change_begin() {
         let root = tempfile::tempdir().unwrap();
-        let runner = Arc::new(Fake::default());
-        let gate = gate(root.path(), &runner);
-        assert_eq!(gate.ready(&Plan::default()).await, Ready::Yes);
-        assert!(runner.asked().is_empty(), "logind is not another root's");
+        let runner = Arc::new(FakeRunner::default());
+        let gate = new_gate(root.path(), &runner);
+        assert_eq!(
+            gate.check_ready(&UpdatePlan::default()).await,
+            Readiness::Ready
+        );
+        assert!(
+            runner.commands().is_empty(),
+            "logind does not belong to another root"
+        );
     }
 
     #[tokio::test]
-    async fn the_first_no_is_told_and_hooks_are_run_only_when_all_else_says_yes() {
+    async fn the_first_objection_is_reported_and_hooks_run_last() {
         let root = tempfile::tempdir().unwrap();
-        let hook = fake::hook(root.path(), Moment::BeforeUpdate, "10-drain");
-        let runner = Arc::new(Fake::default().says(&hook, 75, "pumping\n"));
-        let gate = gate(root.path(), &runner);
+        let hook = fake::add_hook(root.path(), HookPoint::BeforeUpdate, "10-drain");
+        let runner = Arc::new(FakeRunner::default().returns(&hook, 75, "pumping\n"));
+        let gate = new_gate(root.path(), &runner);
         let inhibit = root.path().join("etc/evenkeel/inhibit");
         fs::write(&inhibit, "a demonstration\n").unwrap();
 
-        let ready = gate.ready(&Plan::default()).await;
+        let ready = gate.check_ready(&UpdatePlan::default()).await;
         assert_eq!(
             ready,
-            Ready::NotYet("/etc/evenkeel/inhibit says: a demonstration".to_owned())
+            Readiness::NotYet("/etc/evenkeel/inhibit: a demonstration".to_owned())
         );
-        assert!(runner.asked().is_empty());
+        assert!(runner.commands().is_empty());
 
         fs::remove_file(inhibit).unwrap();
-        let ready = gate.ready(&Plan::default()).await;
+        let ready = gate.check_ready(&UpdatePlan::default()).await;
         assert_eq!(
             ready,
-            Ready::NotYet("the hook 10-drain says not yet: pumping".to_owned())
+            Readiness::NotYet("the hook 10-drain is not ready: pumping".to_owned())
         );
     }
 
     #[tokio::test]
-    async fn limits_that_cannot_be_relied_on_let_nothing_begin() {
+    async fn invalid_limits_let_nothing_begin() {
         let root = tempfile::tempdir().unwrap();
-        fake::folder(root.path(), "etc/evenkeel");
+        fake::create_folder(root.path(), "etc/evenkeel");
         let file = root.path().join("etc/evenkeel/limits.toml");
-        fake::write(&file, "hour = []\n", 0o644);
-        let gate = gate(root.path(), &Arc::new(Fake::default()));
-        let Ready::NotYet(why) = gate.ready(&Plan::default()).await else {
+        fake::write_file(&file, "hour = []\n", 0o644);
+        let gate = new_gate(root.path(), &Arc::new(FakeRunner::default()));
+        let Readiness::NotYet(why) = gate.check_ready(&UpdatePlan::default()).await else {
             panic!("it may begin")
         };
         assert!(why.contains("hour"), "{why}");

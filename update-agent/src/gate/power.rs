@@ -1,30 +1,30 @@
-//! Whether the power lasts.
+//! Checks the power supply.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::os::first_line;
 
-/// What the kernel knows about sources of power.
-pub const SUPPLIES: &str = "/sys/class/power_supply";
+/// Power supplies as reported by the kernel.
+pub const POWER_SUPPLY_FOLDER: &str = "/sys/class/power_supply";
 
-/// Whether the machine has power from outside, or enough in its batteries; else why not. A machine that tells nothing of
-/// batteries has power from outside.
-pub fn look(supplies: &Path, min_percent: u8) -> Result<(), String> {
+/// Fails unless the machine has external power or enough charge in its batteries. A machine without
+/// data about batteries has external power.
+pub fn check_power(supplies: &Path, min_percent: u8) -> Result<(), String> {
     let Ok(folder) = fs::read_dir(supplies) else {
         return Ok(());
     };
-    let supplies: Vec<Supply> = folder
-        .filter_map(|entry| Supply::read(entry.ok()?.path()))
+    let supplies: Vec<PowerSupply> = folder
+        .filter_map(|entry| PowerSupply::read(entry.ok()?.path()))
         .collect();
-    if supplies.iter().any(Supply::is_from_outside) {
+    if supplies.iter().any(PowerSupply::provides_power) {
         return Ok(());
     }
     let charges: Vec<u32> = supplies.iter().filter_map(|supply| supply.charge).collect();
     let Ok(count) = u32::try_from(charges.len()) else {
         return Ok(());
     };
-    // Two batteries with a half each are as good as a full one and an empty one.
+    // The average counts: two half-full batteries are as good as a full one and an empty one.
     if charges.iter().sum::<u32>() >= count * u32::from(min_percent) {
         return Ok(());
     }
@@ -33,17 +33,17 @@ pub fn look(supplies: &Path, min_percent: u8) -> Result<(), String> {
     ))
 }
 
-/// A source of power.
-struct Supply {
+/// A power supply.
+struct PowerSupply {
     is_battery: bool,
     is_online: bool,
     is_charged: bool,
-    /// Of a battery, in percent.
+    /// Charge of a battery, in percent.
     charge: Option<u32>,
 }
 
-impl Supply {
-    /// `None` for what supplies something else than the machine, such as the battery of a mouse.
+impl PowerSupply {
+    /// Reads a supply; `None` if it supplies another device, such as a mouse.
     fn read(folder: PathBuf) -> Option<Self> {
         let read = |name: &str| first_line(&folder.join(name)).unwrap_or_default();
         if read("scope") == "Device" {
@@ -62,8 +62,9 @@ impl Supply {
         })
     }
 
-    /// Some boards know no mains and only that their battery does not run down.
-    fn is_from_outside(&self) -> bool {
+    /// Whether there is external power. Some boards report no mains, only a battery that does not
+    /// discharge.
+    fn provides_power(&self) -> bool {
         if self.is_battery {
             self.is_charged
         } else {
@@ -76,7 +77,7 @@ impl Supply {
 mod tests {
     use super::*;
 
-    fn with(supplies: &[&[(&str, &str)]]) -> Result<(), String> {
+    fn check_supplies(supplies: &[&[(&str, &str)]]) -> Result<(), String> {
         let folder = tempfile::tempdir().unwrap();
         for (number, files) in supplies.iter().enumerate() {
             let supply = folder.path().join(number.to_string());
@@ -85,66 +86,67 @@ mod tests {
                 fs::write(supply.join(name), format!("{text}\n")).unwrap();
             }
         }
-        look(folder.path(), 30)
+        check_power(folder.path(), 30)
     }
 
     const MAINS: &[(&str, &str)] = &[("type", "Mains"), ("online", "1")];
     const UNPLUGGED: &[(&str, &str)] = &[("type", "Mains"), ("online", "0")];
-    const LOW: &[(&str, &str)] = &[
+    const LOW_BATTERY: &[(&str, &str)] = &[
         ("type", "Battery"),
         ("status", "Discharging"),
         ("capacity", "29"),
     ];
-    const ENOUGH: &[(&str, &str)] = &[
+    const CHARGED_BATTERY: &[(&str, &str)] = &[
         ("type", "Battery"),
         ("status", "Discharging"),
         ("capacity", "31"),
     ];
 
     #[test]
-    fn a_low_battery_without_mains_holds_a_change_back() {
-        let why = with(&[UNPLUGGED, LOW]).unwrap_err();
+    fn a_low_battery_without_mains_blocks_a_change() {
+        let why = check_supplies(&[UNPLUGGED, LOW_BATTERY]).unwrap_err();
         assert_eq!(
             why,
             "the machine runs on batteries with less than 30 % left"
         );
-        with(&[LOW]).unwrap_err();
+        check_supplies(&[LOW_BATTERY]).unwrap_err();
         let ups: &[(&str, &str)] = &[
             ("type", "UPS"),
             ("status", "Discharging"),
             ("capacity", "5"),
         ];
-        with(&[ups]).unwrap_err();
+        check_supplies(&[ups]).unwrap_err();
     }
 
     #[test]
-    fn with_mains_or_charge_enough_a_change_may_begin() {
-        with(&[]).unwrap();
-        with(&[MAINS]).unwrap();
-        with(&[UNPLUGGED]).unwrap();
-        with(&[LOW, MAINS]).unwrap();
-        with(&[UNPLUGGED, ENOUGH]).unwrap();
-        with(&[UNPLUGGED, LOW, ENOUGH]).unwrap();
-        look(Path::new("/no/such/folder"), 30).unwrap();
+    fn mains_power_or_enough_charge_lets_a_change_begin() {
+        check_supplies(&[]).unwrap();
+        check_supplies(&[MAINS]).unwrap();
+        check_supplies(&[UNPLUGGED]).unwrap();
+        check_supplies(&[LOW_BATTERY, MAINS]).unwrap();
+        check_supplies(&[UNPLUGGED, CHARGED_BATTERY]).unwrap();
+        check_supplies(&[UNPLUGGED, LOW_BATTERY, CHARGED_BATTERY]).unwrap();
+        check_power(Path::new("/no/such/folder"), 30).unwrap();
     }
 
     #[test]
-    fn a_battery_that_is_charged_gets_power_from_somewhere() {
+    fn a_charging_battery_counts_as_external_power() {
         for status in ["Charging", "Full", "Not charging"] {
-            with(&[&[("type", "Battery"), ("status", status), ("capacity", "5")]]).unwrap();
+            check_supplies(&[&[("type", "Battery"), ("status", status), ("capacity", "5")]])
+                .unwrap();
         }
     }
 
     #[test]
-    fn the_battery_of_a_mouse_and_one_that_tells_nothing_do_not_count() {
+    fn device_batteries_and_batteries_without_data_are_ignored() {
         let mouse: &[(&str, &str)] = &[
             ("type", "Battery"),
             ("scope", "Device"),
             ("status", "Discharging"),
             ("capacity", "3"),
         ];
-        with(&[mouse]).unwrap();
-        with(&[&[("type", "Battery"), ("status", "Unknown")]]).unwrap();
-        with(&[&[("type", "Battery"), ("capacity", "high")], &[]]).unwrap();
+        check_supplies(&[mouse]).unwrap();
+        check_supplies(&[&[("type", "Battery"), ("status", "Unknown")]]).unwrap();
+        check_supplies(&[&[("type", "Battery"), ("capacity", "high")], &[]]).unwrap();
     }
 }

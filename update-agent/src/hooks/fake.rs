@@ -1,4 +1,4 @@
-//! For tests: a runner that answers as it was told, and files as the owner would make them.
+//! For tests: a runner with predefined results, and files with the owner's permissions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,71 +6,71 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::hooks::Moment;
+use crate::hooks::HookPoint;
 use crate::runner::{Command, Output, RunError, Runner};
 
-/// What a program does.
+/// Result of a program.
 #[derive(Clone, Debug)]
-enum Answer {
+enum FakeResult {
     Ends(Output),
-    /// It reaches its deadline, having said this.
+    /// The program reaches its deadline after this output.
     Hangs(&'static str),
 }
 
-/// Answers by the name of the program. Programs that it was told nothing about do not exist.
+/// Returns results by the name of the program. Other programs do not exist.
 #[derive(Debug, Default)]
-pub(crate) struct Fake {
-    answers: Mutex<BTreeMap<String, Answer>>,
-    asked: Mutex<Vec<String>>,
+pub(crate) struct FakeRunner {
+    results: Mutex<BTreeMap<String, FakeResult>>,
+    commands: Mutex<Vec<String>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Fake {
-    /// The program ends with this status, having said this.
-    pub fn says(self, program: &str, status: i32, stdout: &str) -> Self {
-        self.now_says(program, status, stdout);
+impl FakeRunner {
+    /// Sets the exit status and the output of a program.
+    pub fn returns(self, program: &str, status: i32, stdout: &str) -> Self {
+        self.set_result(program, status, stdout);
         self
     }
 
-    /// From now on the program ends with this status, having said this.
-    pub fn now_says(&self, program: &str, status: i32, stdout: &str) {
+    /// Sets the exit status and the output of a program from now on.
+    pub fn set_result(&self, program: &str, status: i32, stdout: &str) {
         let output = Output {
             status: Some(status),
             stdout: stdout.to_owned(),
             stderr: String::new(),
         };
-        locked(&self.answers).insert(program.to_owned(), Answer::Ends(output));
+        lock(&self.results).insert(program.to_owned(), FakeResult::Ends(output));
     }
 
     /// The program does not end.
     pub fn hangs(self, program: &str) -> Self {
-        locked(&self.answers).insert(program.to_owned(), Answer::Hangs("thinking\n"));
+        lock(&self.results).insert(program.to_owned(), FakeResult::Hangs("thinking\n"));
         self
     }
 
     /// The command lines so far.
-    pub fn asked(&self) -> Vec<String> {
-        locked(&self.asked).clone()
+    pub fn commands(&self) -> Vec<String> {
+        lock(&self.commands).clone()
     }
 }
 
 #[async_trait::async_trait]
-impl Runner for Fake {
+impl Runner for FakeRunner {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
-        locked(&self.asked).push(command.to_string());
+        lock(&self.commands).push(command.to_string());
         let program = command.program.clone();
-        let answer = locked(&self.answers).get(&program).cloned();
-        match answer {
-            Some(Answer::Ends(output)) => Ok(output),
-            Some(Answer::Hangs(said)) => {
+        let result = lock(&self.results).get(&program).cloned();
+        match result {
+            Some(FakeResult::Ends(output)) => Ok(output),
+            Some(FakeResult::Hangs(partial_output)) => {
                 tokio::time::sleep(command.deadline).await;
                 Err(RunError::Deadline {
                     program,
                     after: command.deadline,
-                    said: said.to_owned(),
+                    output: partial_output.to_owned(),
                 })
             }
             None => Err(RunError::Start {
@@ -81,8 +81,8 @@ impl Runner for Fake {
     }
 }
 
-/// Makes a folder that only its owner may write to.
-pub(crate) fn folder(root: &Path, path: &str) {
+/// Creates a folder that only its owner may write to.
+pub(crate) fn create_folder(root: &Path, path: &str) {
     let mut folder = root.to_owned();
     for part in path.trim_start_matches('/').split('/') {
         folder.push(part);
@@ -94,21 +94,21 @@ pub(crate) fn folder(root: &Path, path: &str) {
 }
 
 /// Writes a file with a mode.
-pub(crate) fn write(path: &Path, text: &str, mode: u32) {
+pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
     fs::write(path, text).expect("write a file");
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set its mode");
 }
 
-/// Puts a program into a folder of a root; its name for the runner.
-pub(crate) fn program(root: &Path, within: &str, name: &str) -> String {
-    folder(root, within);
+/// Adds a program to a folder of a root, and returns its name for the runner.
+pub(crate) fn add_program(root: &Path, within: &str, name: &str) -> String {
+    create_folder(root, within);
     let path = format!("{within}/{name}");
     let file = root.join(path.trim_start_matches('/'));
-    write(&file, "#!/bin/sh\n", 0o755);
+    write_file(&file, "#!/bin/sh\n", 0o755);
     path
 }
 
-/// Puts a hook into a root; its name for the runner.
-pub(crate) fn hook(root: &Path, moment: Moment, name: &str) -> String {
-    program(root, moment.folder(), name)
+/// Adds a hook to a root, and returns its name for the runner.
+pub(crate) fn add_hook(root: &Path, point: HookPoint, name: &str) -> String {
+    add_program(root, point.folder(), name)
 }

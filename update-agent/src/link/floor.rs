@@ -1,15 +1,15 @@
-//! The earliest time that it can be.
+//! The time floor: a trusted lower bound of the current time.
 //!
-//! A machine whose clock lost its battery starts in the past, and no certificate is valid there: it would not reach the
-//! server that could tell it the time, and a healthy image on trial would look like one without a network. What the
-//! server said of the time at the last contact is kept on disk, and certificates are looked at no earlier than that.
+//! A machine whose clock battery is dead starts in the past, where no certificate is valid. It could not reach the server
+//! that would tell it the time, and a healthy image on trial would look like one without a network. So the agent stores
+//! the server's time of the last contact on disk and verifies certificates at no earlier time.
 //!
-//! A word that is wrong must neither shut the node out nor make an expired certificate good again. So one that the
-//! server's own certificate contradicts is not kept, unless just so much time has passed since the last one: whatever
-//! is kept lies within the life of a certificate that was shown, or follows from what does. The certificate that takes
-//! its place ends later. If it begins later, too, that is no fault where the clock is behind: it is later than the
-//! floor, and nobody knows by how much. And a clock is believed in place of the floor only if it is behind it by a
-//! month at the most.
+//! A wrong server time must neither lock the node out nor make an expired certificate valid again. So the agent rejects a
+//! server time that the server's own certificate contradicts, unless about that much time has passed since the last
+//! contact. Every stored time therefore lies within the validity of a certificate that was shown, or follows from such a
+//! time. A replacement certificate ends later. It may also begin later than the floor; that is accepted if the clock is
+//! behind the floor, because the real time is later than the floor by an unknown amount. The agent uses the clock's own
+//! time instead of the floor only if the clock is at most 30 days behind it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,41 +22,41 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::durable;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// The name of its file in the state directory: one line, RFC 3339.
-const FILE: &str = "last-contact";
+/// Name of the file in the state directory: one line, RFC 3339.
+const LAST_CONTACT_FILE: &str = "last-contact";
 
-/// The file is written again when what it says is off by this much: it need not be exact, and disks wear.
-const GRAIN: TimeDelta = TimeDelta::minutes(15);
+/// The file is written again when its time differs by this much. It need not be exact, and disks wear.
+const FILE_TOLERANCE: TimeDelta = TimeDelta::minutes(15);
 
-/// A clock that is further behind the floor than this, in seconds, says nothing of certificates that are not valid there.
-/// 30 days.
-const MOST_BEHIND: u64 = 30 * 24 * 60 * 60;
+/// A clock that is further behind the floor than this, in seconds, is not trusted for certificates that are invalid at the
+/// floor. 30 days.
+const MAX_SECONDS_BEHIND: u64 = 30 * 24 * 60 * 60;
 
 /// The time of the last contact with the server, by the server's clock.
 #[derive(Debug)]
-pub struct Floor {
-    /// `None` if nothing is kept.
+pub struct TimeFloor {
+    /// `None` if nothing is stored on disk.
     file: Option<PathBuf>,
-    contact: Mutex<Contact>,
-    /// By what the server proved itself last: its certificates were good, and it has their key.
-    proof: Mutex<Option<Proof>>,
+    contact: Mutex<LastContact>,
+    /// The certificates of the last handshake: they were valid, and the server has their key.
+    proof: Mutex<Option<CertificateProof>>,
 }
 
-/// Certificates that were found good.
+/// Certificates that were verified successfully.
 #[derive(Debug)]
-struct Proof {
+struct CertificateProof {
     verifier: Arc<WebPkiServerVerifier>,
     end_entity: CertificateDer<'static>,
     intermediates: Vec<CertificateDer<'static>>,
     name: ServerName<'static>,
 }
 
-impl Proof {
-    /// Whether they would be at another time.
-    fn holds_at(&self, time: DateTime<Utc>) -> bool {
-        let Some(time) = unix(time) else {
+impl CertificateProof {
+    /// Whether the certificates are valid at another time.
+    fn is_valid_at(&self, time: DateTime<Utc>) -> bool {
+        let Some(time) = to_unix_time(time) else {
             return false;
         };
         let (end_entity, intermediates) = (&self.end_entity, &self.intermediates);
@@ -67,8 +67,8 @@ impl Proof {
     }
 }
 
-/// When the certificate begins that was not valid yet, if that is what is wrong.
-fn beginning(error: &Error) -> Option<UnixTime> {
+/// The start of the validity, if a certificate is not valid yet.
+fn not_before(error: &Error) -> Option<UnixTime> {
     let Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. }) = error
     else {
         return None;
@@ -76,36 +76,36 @@ fn beginning(error: &Error) -> Option<UnixTime> {
     Some(*not_before)
 }
 
-/// None before 1970.
-fn unix(time: DateTime<Utc>) -> Option<UnixTime> {
+/// `None` before 1970.
+fn to_unix_time(time: DateTime<Utc>) -> Option<UnixTime> {
     let seconds = u64::try_from(time.timestamp()).ok()?;
     Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Contact {
-    last: Option<DateTime<Utc>>,
-    /// When that was heard. `None` if it was before this start.
-    at: Option<Instant>,
-    /// What the file says.
-    kept: Option<DateTime<Utc>>,
+struct LastContact {
+    server_time: Option<DateTime<Utc>>,
+    /// When the server time was received. `None` if that was before this start of the agent.
+    received_at: Option<Instant>,
+    /// The time in the file.
+    stored: Option<DateTime<Utc>>,
 }
 
-impl Contact {
-    /// Whether a word that is heard `at` an instant says that as much time has passed since the last one as really has.
-    fn leads_to(&self, now: DateTime<Utc>, at: Instant) -> bool {
-        let (Some(last), Some(before)) = (self.last, self.at) else {
+impl LastContact {
+    /// Whether a server time that is received `at` an instant matches the time that has passed since the last contact.
+    fn is_followed_by(&self, now: DateTime<Utc>, at: Instant) -> bool {
+        let (Some(last), Some(before)) = (self.server_time, self.received_at) else {
             return false;
         };
-        let passed = TimeDelta::from_std(at.saturating_duration_since(before)).ok();
-        let expected = passed.and_then(|passed| last.checked_add_signed(passed));
-        expected.is_some_and(|expected| (now - expected).abs() < GRAIN)
+        let elapsed = TimeDelta::from_std(at.saturating_duration_since(before)).ok();
+        let expected = elapsed.and_then(|elapsed| last.checked_add_signed(elapsed));
+        expected.is_some_and(|expected| (now - expected).abs() < FILE_TOLERANCE)
     }
 }
 
-impl Floor {
-    /// That of a machine that never was in contact with the server. It keeps nothing.
-    pub fn none() -> Self {
+impl TimeFloor {
+    /// The floor of a machine that was never in contact with the server. It stores nothing.
+    pub fn unset() -> Self {
         Self {
             file: None,
             contact: Mutex::default(),
@@ -113,138 +113,140 @@ impl Floor {
         }
     }
 
-    /// That of a node. A file that cannot be read or makes no sense is like none: the clock alone counts then, as ever.
-    pub fn open(place: &Place) -> Self {
-        let file = place.state().join(FILE);
-        let content = durable::read(&file).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the time of the last contact cannot be read");
+    /// Loads the floor of a node. A missing or invalid file means no floor: then only the clock counts.
+    pub fn load(paths: &AgentPaths) -> Self {
+        let file = paths.state().join(LAST_CONTACT_FILE);
+        let content = durable::read_file(&file).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the time of the last contact");
             None
         });
-        let kept = content.and_then(|content| {
+        let stored = content.and_then(|content| {
             let text = String::from_utf8_lossy(&content);
             match DateTime::parse_from_rfc3339(text.trim()) {
                 Ok(time) => Some(time.with_timezone(&Utc)),
                 Err(error) => {
-                    tracing::warn!(%error, "the time of the last contact makes no sense");
+                    tracing::warn!(%error, "the stored time of the last contact is invalid");
                     None
                 }
             }
         });
         Self {
             file: Some(file),
-            contact: Mutex::new(Contact {
-                last: kept,
-                at: None,
-                kept,
+            contact: Mutex::new(LastContact {
+                server_time: stored,
+                received_at: None,
+                stored,
             }),
             proof: Mutex::default(),
         }
     }
 
-    /// When the server was last heard, by its own clock; of a contact before this start to within 15 minutes. `None` if
-    /// it never was.
+    /// When the server was last contacted, by the server's clock; to within 15 minutes for a contact before this start of
+    /// the agent. `None` if there was no contact.
     pub fn last_contact(&self) -> Option<DateTime<Utc>> {
         self.contact
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .last
+            .server_time
     }
 
-    /// The server was heard, and says that it is `now`. Its last word counts, also if it is an earlier time; but not
-    /// one at which its own certificate is not valid, unless the time went on to there: a connection may outlive the
-    /// certificate that it began with. That it cannot be kept hinders nothing.
-    pub(super) fn heard(&self, now: DateTime<Utc>) {
-        self.heard_at(now, Instant::now());
+    /// Records the server's time `now`. The last time counts, even if it is earlier than a previous one. A time at which the
+    /// server's own certificate is invalid is rejected, unless that much time has passed since the last contact: a
+    /// connection may outlive its certificate. A failure to store the time is only logged.
+    pub(super) fn record_server_time(&self, now: DateTime<Utc>) {
+        self.record_server_time_at(now, Instant::now());
     }
 
-    fn heard_at(&self, now: DateTime<Utc>, at: Instant) {
+    fn record_server_time_at(&self, now: DateTime<Utc>, at: Instant) {
         let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
-        if !contact.leads_to(now, at) && self.is_contradicted(now) {
-            tracing::warn!(%now, "the server's clock is wrong: its own certificate is not valid then");
+        if !contact.is_followed_by(now, at) && self.contradicts_certificate(now) {
+            tracing::warn!(%now, "the server's clock is wrong: its own certificate is not valid at that time");
             return;
         }
-        contact.last = Some(now);
-        contact.at = Some(at);
-        let is_kept = contact.kept.is_some_and(|kept| (now - kept).abs() < GRAIN);
-        let Some(file) = self.file.as_ref().filter(|_| !is_kept) else {
+        contact.server_time = Some(now);
+        contact.received_at = Some(at);
+        let is_stored = contact
+            .stored
+            .is_some_and(|stored| (now - stored).abs() < FILE_TOLERANCE);
+        let Some(file) = self.file.as_ref().filter(|_| !is_stored) else {
             return;
         };
         let line = format!("{}\n", now.to_rfc3339_opts(SecondsFormat::Secs, true));
-        match durable::replace(file, line.as_bytes(), 0o644) {
-            Ok(()) => contact.kept = Some(now),
+        match durable::replace_file(file, line.as_bytes(), 0o644) {
+            Ok(()) => contact.stored = Some(now),
             Err(error) => {
-                tracing::debug!(%error, "the time of the last contact cannot be kept");
+                tracing::debug!(%error, "cannot store the time of the last contact");
             }
         }
     }
 
-    /// Whether the certificates that were shown last are not valid at a time.
-    fn is_contradicted(&self, time: DateTime<Utc>) -> bool {
+    /// Whether the certificates that were shown last are invalid at a time.
+    fn contradicts_certificate(&self, time: DateTime<Utc>) -> bool {
         let proof = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
-        proof.as_ref().is_some_and(|proof| !proof.holds_at(time))
+        proof.as_ref().is_some_and(|proof| !proof.is_valid_at(time))
     }
 
-    fn prove(&self, proof: Proof) {
-        let mut known = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some(proof);
+    fn set_proof(&self, proof: CertificateProof) {
+        let mut current = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(proof);
     }
 
     /// The later of a time and the floor.
-    fn lift(&self, now: UnixTime) -> UnixTime {
-        let floor = self.last_contact().and_then(unix);
+    fn raise_to_floor(&self, now: UnixTime) -> UnixTime {
+        let floor = self.last_contact().and_then(to_unix_time);
         floor.map_or(now, |floor| floor.max(now))
     }
 }
 
-/// Looks at a server's certificates at the floor's time if the clock shows an earlier one.
+/// Verifies a server's certificates at the floor if the clock shows an earlier time.
 ///
-/// If they begin later than that, they are looked at when they do: a machine that was off while the server's
-/// certificate was replaced knows only that it is later than the floor. If they are not valid otherwise, the clock's
-/// own time decides, unless it is far behind: a server whose clock was once some days ahead must not shut out every
-/// node that it spoke to.
+/// If a certificate begins later than the floor, it is verified at its own beginning: a machine that was off while the
+/// server's certificate was replaced knows only that the time is later than the floor. If the certificates are invalid for
+/// another reason, the clock's own time decides, unless it is far behind: a server whose clock was once some days ahead
+/// must not lock out every node that it answered.
 #[derive(Debug)]
-pub(super) struct AboveFloor {
+pub(super) struct FloorVerifier {
     inner: Arc<WebPkiServerVerifier>,
-    floor: Arc<Floor>,
+    floor: Arc<TimeFloor>,
     is_own_server: bool,
-    /// What was shown last and found good. Anybody can show it: it proves nothing before its key has signed.
-    shown: Mutex<Option<Proof>>,
+    /// Certificates that were shown last and are valid. They prove nothing before the server has signed with their key.
+    pending_proof: Mutex<Option<CertificateProof>>,
 }
 
-impl AboveFloor {
-    /// Looks with `inner`; `is_own_server` if it is the node's server that is looked at, whose words make the floor.
+impl FloorVerifier {
+    /// Verifies with `inner`. `is_own_server` is true for the node's own server, whose time sets the floor.
     pub(super) fn new(
         inner: Arc<WebPkiServerVerifier>,
-        floor: Arc<Floor>,
+        floor: Arc<TimeFloor>,
         is_own_server: bool,
     ) -> Self {
         Self {
             inner,
             floor,
             is_own_server,
-            shown: Mutex::default(),
+            pending_proof: Mutex::default(),
         }
     }
 
-    /// The key of a certificate has signed the handshake, or has not.
-    fn signed(
+    /// Accepts the pending proof if the key of its certificate has signed the handshake.
+    fn finish_handshake(
         &self,
         end_entity: &CertificateDer<'_>,
         verified: Result<HandshakeSignatureValid, Error>,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let shown = self
-            .shown
+        let pending = self
+            .pending_proof
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take_if(|proof| proof.end_entity.as_ref() == end_entity.as_ref());
-        if let Some(proof) = shown.filter(|_| verified.is_ok()) {
-            self.floor.prove(proof);
+        if let Some(proof) = pending.filter(|_| verified.is_ok()) {
+            self.floor.set_proof(proof);
         }
         verified
     }
 }
 
-impl ServerCertVerifier for AboveFloor {
+impl ServerCertVerifier for FloorVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -262,30 +264,33 @@ impl ServerCertVerifier for AboveFloor {
                 time,
             )
         };
-        let lifted = self.floor.lift(now);
+        let lifted = self.floor.raise_to_floor(now);
         let behind = lifted.as_secs().saturating_sub(now.as_secs());
         let mut verified = at(lifted);
         if behind > 0 {
-            // Each of them may begin later than the one before.
+            // Each certificate of the chain may begin later than the one before.
             for _ in 0..=intermediates.len() {
-                let Some(begins) = verified.as_ref().err().and_then(beginning) else {
+                let Some(begins) = verified.as_ref().err().and_then(not_before) else {
                     break;
                 };
                 verified = at(begins);
             }
         }
-        if verified.is_err() && (1..=MOST_BEHIND).contains(&behind) {
+        if verified.is_err() && (1..=MAX_SECONDS_BEHIND).contains(&behind) {
             verified = at(now);
         }
         if verified.is_ok() && self.is_own_server {
             let intermediates = intermediates.iter().cloned();
-            let proof = Proof {
+            let proof = CertificateProof {
                 verifier: Arc::clone(&self.inner),
                 end_entity: end_entity.clone().into_owned(),
                 intermediates: intermediates.map(CertificateDer::into_owned).collect(),
                 name: server_name.to_owned(),
             };
-            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(proof);
+            *self
+                .pending_proof
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(proof);
         }
         verified
     }
@@ -296,7 +301,7 @@ impl ServerCertVerifier for AboveFloor {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed(cert, self.inner.verify_tls12_signature(message, cert, dss))
+        self.finish_handshake(cert, self.inner.verify_tls12_signature(message, cert, dss))
     }
 
     fn verify_tls13_signature(
@@ -305,7 +310,7 @@ impl ServerCertVerifier for AboveFloor {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed(cert, self.inner.verify_tls13_signature(message, cert, dss))
+        self.finish_handshake(cert, self.inner.verify_tls13_signature(message, cert, dss))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -1,4 +1,4 @@
-//! The way to the server over gRPC and TLS.
+//! Connection to the server over gRPC and TLS.
 
 use std::error::Error;
 use std::future::Future;
@@ -16,30 +16,32 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
-use super::floor::Floor;
-use super::proxy::{self, KEEP_ALIVE_AFTER, KEEP_ALIVE_EVERY, KEEP_ALIVE_TIMES, Proxy};
+use super::floor::TimeFloor;
+use super::proxy::{self, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Proxy};
 use super::trust::Trust;
-use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question, wire};
-use crate::journal::Entry;
+use super::{
+    Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit, wire,
+};
+use crate::journal::JournalEntry;
 
-/// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Time to establish a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer may be late after the time for which the server may keep a poll open.
-const GRACE: Duration = Duration::from_secs(20);
+/// How much later than the maximum long-poll time an answer may arrive.
+const POLL_GRACE_PERIOD: Duration = Duration::from_secs(20);
 
-/// In how many milliseconds a server that has too much to do wants to be asked again: gRPC's own name.
-const PUSHBACK: &str = "grpc-retry-pushback-ms";
+/// Metadata key with the milliseconds after which an overloaded server accepts a retry. The name is gRPC's own.
+const PUSHBACK_METADATA_KEY: &str = "grpc-retry-pushback-ms";
 
-/// A server that names a later time is asked after this one.
-const LONGEST_PUSHBACK: Duration = Duration::from_hours(1);
+/// Upper limit of the retry time that the server may ask for.
+const MAX_PUSHBACK: Duration = Duration::from_hours(1);
 
-/// Speaks to the server. Connects when it must and again when the connection was lost.
+/// Calls the server. Connects on demand, and again when the connection is lost.
 pub struct GrpcLink {
     client: AgentServiceClient<Channel>,
     credential: RwLock<Option<AsciiMetadataValue>>,
     deadline: Duration,
-    floor: Arc<Floor>,
+    floor: Arc<TimeFloor>,
 }
 
 impl std::fmt::Debug for GrpcLink {
@@ -49,40 +51,39 @@ impl std::fmt::Debug for GrpcLink {
 }
 
 impl GrpcLink {
-    /// A link of a machine that never was in contact with the server. It trusts whom it is told to, and goes through
-    /// the proxy if there is one. Nothing is sent yet. Each call may take as long as `deadline`.
+    /// A link of a machine that was never in contact with the server. Uses `trust` to verify the server, and the proxy if
+    /// there is one. Sends nothing yet. Each call may take up to `deadline`.
     pub fn new(
         server: &str,
         trust: &Trust,
         proxy: Option<&Proxy>,
         deadline: Duration,
     ) -> Result<Self, LinkError> {
-        Self::above(Arc::new(Floor::none()), server, trust, proxy, deadline)
+        Self::with_floor(Arc::new(TimeFloor::unset()), server, trust, proxy, deadline)
     }
 
-    /// The same for a node, whose certificates are looked at no earlier than the floor, which each answer to a poll
-    /// raises.
-    pub fn above(
-        floor: Arc<Floor>,
+    /// A link of a node: verifies certificates at no earlier time than the floor. Each answer to a poll updates the floor.
+    pub fn with_floor(
+        floor: Arc<TimeFloor>,
         server: &str,
         trust: &Trust,
         proxy: Option<&Proxy>,
         deadline: Duration,
     ) -> Result<Self, LinkError> {
-        let setup = |error: tonic::transport::Error| LinkError::Setup(whole(&error));
+        let setup = |error: tonic::transport::Error| LinkError::Setup(error_chain(&error));
         let verifier = trust.verifier(Arc::clone(&floor))?;
         let endpoint = Endpoint::from_shared(server.to_owned())
             .map_err(setup)?
             .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
             .map_err(setup)?
-            .connect_timeout(CONNECT)
-            // A poll that is kept open is silent: that nobody is there any more is noticed within two minutes.
-            .tcp_keepalive(Some(KEEP_ALIVE_AFTER))
-            .tcp_keepalive_interval(Some(KEEP_ALIVE_EVERY))
-            .tcp_keepalive_retries(Some(KEEP_ALIVE_TIMES));
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A long poll is silent: TCP keep-alive detects a dead connection within two minutes.
+            .tcp_keepalive(Some(KEEP_ALIVE_IDLE))
+            .tcp_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+            .tcp_keepalive_retries(Some(KEEP_ALIVE_PROBES));
         let channel = match proxy {
             None => endpoint.connect_lazy(),
-            Some(proxy) => through(&endpoint, proxy),
+            Some(proxy) => connect_through_proxy(&endpoint, proxy),
         };
         Ok(Self {
             client: AgentServiceClient::new(channel),
@@ -92,17 +93,17 @@ impl GrpcLink {
         })
     }
 
-    /// The answer to a poll. The server has proved itself: its clock is worth to be remembered.
-    fn heard(&self, answer: PollResponse) -> Result<Answer, LinkError> {
-        let answer = wire::answer(answer)?;
-        if let Some(now) = answer.now {
-            self.floor.heard(now);
+    /// Converts the answer to a poll. The server has proved its identity, so its time updates the floor.
+    fn accept_answer(&self, answer: PollResponse) -> Result<PollAnswer, LinkError> {
+        let answer = wire::parse_poll_answer(answer)?;
+        if let Some(now) = answer.server_time {
+            self.floor.record_server_time(now);
         }
         Ok(answer)
     }
 
-    /// Asks for nothing and changes nothing: whether the server can be reached, proves itself, and accepts the
-    /// credential. The answer is its clock.
+    /// Checks whether the server can be reached, proves its identity and accepts the credential. Changes nothing. Returns
+    /// the server's time.
     pub async fn probe(&self) -> Result<Option<DateTime<Utc>>, LinkError> {
         let message = wire::empty_report();
         let answer = self
@@ -116,10 +117,10 @@ impl GrpcLink {
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
-        self.request_within(message, self.deadline)
+        self.request_with_deadline(message, self.deadline)
     }
 
-    fn request_within<T>(&self, message: T, deadline: Duration) -> Request<T> {
+    fn request_with_deadline<T>(&self, message: T, deadline: Duration) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(deadline);
         let credential = self.credential.read();
@@ -131,12 +132,12 @@ impl GrpcLink {
         request
     }
 
-    /// Makes a call, again if that may help.
+    /// Makes a call, and retries it while the server is unavailable.
     async fn call<A, F>(&self, call: impl Fn() -> F) -> Result<A, LinkError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let once = || within(self.deadline, call());
+        let once = || with_deadline(self.deadline, call());
         let backoff = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(500))
             .with_max_delay(Duration::from_secs(5))
@@ -148,23 +149,23 @@ impl GrpcLink {
             .await
     }
 
-    /// Makes a poll that the server may keep open, once: what to do when it breaks off is for the agent to say.
-    async fn poll_held(&self, question: Question<'_>) -> Result<PollResponse, LinkError> {
-        let deadline = question.hold.saturating_add(GRACE);
-        let request = self.request_within(wire::poll_request(question), deadline);
+    /// Makes one long poll. It is not retried here: the agent decides what to do when it breaks off.
+    async fn long_poll(&self, question: PollQuery<'_>) -> Result<PollResponse, LinkError> {
+        let deadline = question.max_hold.saturating_add(POLL_GRACE_PERIOD);
+        let request = self.request_with_deadline(wire::poll_request(question), deadline);
         let mut client = self.client.clone();
-        within(deadline, client.poll(request)).await
+        with_deadline(deadline, client.poll(request)).await
     }
 }
 
-/// Waits for an answer. The server is told the deadline, and we do not rely on its keeping it.
-async fn within<A>(
+/// Waits for an answer. The server is told the deadline too, but it may not keep it.
+async fn with_deadline<A>(
     deadline: Duration,
     call: impl Future<Output = Result<Response<A>, Status>>,
 ) -> Result<A, LinkError> {
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(meaning(&status)),
+        Ok(Err(status)) => Err(to_link_error(&status)),
         Err(_) => Err(LinkError::Unavailable(format!(
             "no answer within {} s",
             deadline.as_secs()
@@ -173,8 +174,8 @@ async fn within<A>(
 }
 
 #[async_trait::async_trait]
-impl Link for GrpcLink {
-    async fn enroll(&self, applicant: &Applicant) -> Result<Enrolled, LinkError> {
+impl ServerLink for GrpcLink {
+    async fn enroll(&self, applicant: &Applicant) -> Result<Enrollment, LinkError> {
         let message = wire::enroll_request(applicant);
         let answer = self
             .call(|| {
@@ -183,12 +184,12 @@ impl Link for GrpcLink {
                 async move { client.enroll(request).await }
             })
             .await?;
-        wire::enrolled(answer)
+        wire::parse_enrollment(answer)
     }
 
-    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
-        if !question.hold.is_zero() {
-            return self.heard(self.poll_held(question).await?);
+    async fn poll(&self, question: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
+        if !question.max_hold.is_zero() {
+            return self.accept_answer(self.long_poll(question).await?);
         }
         let message = wire::poll_request(question);
         let answer = self
@@ -198,10 +199,10 @@ impl Link for GrpcLink {
                 async move { client.poll(request).await }
             })
             .await?;
-        self.heard(answer)
+        self.accept_answer(answer)
     }
 
-    async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {
+    async fn request_start(&self, entry: &JournalEntry) -> Result<StartPermit, LinkError> {
         let message = wire::begin_request(entry);
         let answer = self
             .call(|| {
@@ -210,10 +211,10 @@ impl Link for GrpcLink {
                 async move { client.begin(request).await }
             })
             .await?;
-        wire::leave(answer)
+        wire::parse_start_permit(answer)
     }
 
-    async fn report(&self, entry: &Entry) -> Result<u32, LinkError> {
+    async fn report(&self, entry: &JournalEntry) -> Result<u32, LinkError> {
         let message = wire::report_request(entry);
         let answer = self
             .call(|| {
@@ -232,10 +233,10 @@ impl Link for GrpcLink {
         Ok(answer.acknowledged)
     }
 
-    fn renew(&self, credential: &Secret) -> Result<(), LinkError> {
+    fn set_credential(&self, credential: &Secret) -> Result<(), LinkError> {
         let text = format!("Bearer {}", credential.reveal());
         let mut value = AsciiMetadataValue::try_from(text)
-            .map_err(|_| LinkError::Setup("the credential is no token".to_owned()))?;
+            .map_err(|_| LinkError::Setup("the credential is not a valid token".to_owned()))?;
         value.set_sensitive(true);
         let mut current = self
             .credential
@@ -247,7 +248,7 @@ impl Link for GrpcLink {
 }
 
 /// A channel through the tunnel of a proxy. TLS begins inside the tunnel.
-fn through(endpoint: &Endpoint, proxy: &Proxy) -> Channel {
+fn connect_through_proxy(endpoint: &Endpoint, proxy: &Proxy) -> Channel {
     let proxy = Arc::new(proxy.clone());
     endpoint.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| {
         let proxy = Arc::clone(&proxy);
@@ -260,13 +261,16 @@ fn through(endpoint: &Endpoint, proxy: &Proxy) -> Channel {
     }))
 }
 
-fn meaning(status: &Status) -> LinkError {
+fn to_link_error(status: &Status) -> LinkError {
     let text = match status.source() {
-        Some(source) => whole(source),
+        Some(source) => error_chain(source),
         None => status.message().to_owned(),
     };
-    if let Some(again) = pushback(status) {
-        return LinkError::Busy { again, why: text };
+    if let Some(again) = parse_pushback(status) {
+        return LinkError::Busy {
+            retry_after: again,
+            message: text,
+        };
     }
     match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => LinkError::Denied(text),
@@ -288,28 +292,32 @@ fn meaning(status: &Status) -> LinkError {
     }
 }
 
-/// After what time a server that has too much to do wants to be asked again. A value that makes no sense is none.
-fn pushback(status: &Status) -> Option<Duration> {
+/// The retry time that an overloaded server asks for; `None` if it is missing or invalid.
+fn parse_pushback(status: &Status) -> Option<Duration> {
     if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
         return None;
     }
-    let value = status.metadata().get(PUSHBACK)?.to_str().ok()?;
+    let value = status
+        .metadata()
+        .get(PUSHBACK_METADATA_KEY)?
+        .to_str()
+        .ok()?;
     let again = Duration::from_millis(value.parse().ok()?);
-    Some(again.min(LONGEST_PUSHBACK))
+    Some(again.min(MAX_PUSHBACK))
 }
 
-/// The error with its causes. Errors of the transport repeat their causes; here each is said once.
-fn whole(error: &(dyn Error + 'static)) -> String {
-    let mut said = error.to_string();
+/// The error with its causes. Transport errors repeat their causes; each is added once.
+fn error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !said.ends_with(&more) {
-            said = format!("{said}: {more}");
+        if !message.ends_with(&more) {
+            message = format!("{message}: {more}");
         }
         cause = error.source();
     }
-    said
+    message
 }
 
 #[cfg(test)]
@@ -319,27 +327,34 @@ mod tests {
     fn busy(code: Code, value: &str) -> LinkError {
         let mut status = Status::new(code, "too much to do");
         let value = AsciiMetadataValue::try_from(value).unwrap();
-        status.metadata_mut().insert(PUSHBACK, value);
-        meaning(&status)
+        status.metadata_mut().insert(PUSHBACK_METADATA_KEY, value);
+        to_link_error(&status)
     }
 
     #[test]
-    fn a_server_that_says_when_to_ask_again_is_busy_and_not_away() {
+    fn a_server_with_a_retry_time_is_busy_and_not_unavailable() {
         for code in [Code::Unavailable, Code::ResourceExhausted] {
-            let LinkError::Busy { again, why } = busy(code, "1500") else {
+            let LinkError::Busy {
+                retry_after: again,
+                message: why,
+            } = busy(code, "1500")
+            else {
                 panic!("busy")
             };
             assert_eq!(again, Duration::from_millis(1_500));
             assert_eq!(why, "too much to do");
         }
-        let LinkError::Busy { again, .. } = busy(Code::Unavailable, "99999999999") else {
+        let LinkError::Busy {
+            retry_after: again, ..
+        } = busy(Code::Unavailable, "99999999999")
+        else {
             panic!("busy")
         };
-        assert_eq!(again, LONGEST_PUSHBACK);
+        assert_eq!(again, MAX_PUSHBACK);
     }
 
     #[test]
-    fn a_time_that_makes_no_sense_is_none() {
+    fn an_invalid_retry_time_is_ignored() {
         for value in ["", "-1", "soon", "1.5", "99999999999999999999999"] {
             let error = busy(Code::Unavailable, value);
             assert!(matches!(error, LinkError::Unavailable(_)), "{value}");

@@ -1,4 +1,4 @@
-//! What the agent says to the server and what it hears.
+//! Communication with the server: requests, answers and errors.
 
 mod floor;
 mod grpc;
@@ -16,148 +16,148 @@ use uuid::Uuid;
 
 use crate::facts::Facts;
 use crate::identity::Identity;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::model::Decision;
 use crate::os::{BootedImage, OsRelease};
 
-pub use self::floor::Floor;
+pub use self::floor::TimeFloor;
 pub use self::grpc::GrpcLink;
 pub use self::proxy::{BadProxy, Proxy};
 pub use self::token::{JoinToken, TokenError};
 pub use self::trust::{Trust, TrustError};
-pub(crate) use self::trust::{above_floor, system_roots};
+pub(crate) use self::trust::{floor_verifier, system_roots};
 pub use self::wire::facts_digest;
 
-/// A call did not bring an answer.
+/// A call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// No answer, or one that says to try again.
+    /// No answer, or an answer that asks for a retry.
     #[error("the server cannot be reached: {0}")]
     Unavailable(String),
-    /// The server has too much to do and says when to ask again. In words that do not change with every answer.
-    #[error("the server has too much to do for now")]
+    /// The server is overloaded and asks for a later retry. The text is the same for every answer.
+    #[error("the server is overloaded")]
     Busy {
-        /// Not before this time has passed.
-        again: Duration,
-        /// In the server's words.
-        why: String,
+        /// Earliest time of a retry.
+        retry_after: Duration,
+        /// The server's message.
+        message: String,
     },
-    /// The credential or the join token is not accepted.
+    /// The server does not accept the credential or the join token.
     #[error("the server does not accept this node: {0}")]
     Denied(String),
-    /// The request is not accepted.
+    /// The server does not accept the request.
     #[error("the server refuses the request: {0}")]
     Refused(String),
-    /// The answer makes no sense.
-    #[error("the server's answer makes no sense: {0}")]
-    Nonsense(&'static str),
-    /// The address or a certificate cannot be used.
-    #[error("the way to the server cannot be used: {0}")]
+    /// The answer is invalid.
+    #[error("the server's answer is invalid: {0}")]
+    InvalidAnswer(&'static str),
+    /// The server's address or a certificate cannot be used.
+    #[error("cannot set up the connection to the server: {0}")]
     Setup(String),
 }
 
-/// Who wants to become a node.
+/// A machine that requests to become a node.
 #[derive(Debug)]
 pub struct Applicant {
-    /// The join token as the operator gave it.
+    /// The join token from the operator.
     pub token: Secret,
-    /// Who the machine is.
+    /// Identity of the machine.
     pub identity: Identity,
-    /// What runs on it.
+    /// Operating system of the machine.
     pub os_release: OsRelease,
     /// Debian's name of the architecture.
     pub architecture: String,
     /// `SubjectPublicKeyInfo` (DER).
     pub public_key: Vec<u8>,
-    /// The image that runs, if the machine has slots for images. None of a machine with packages, also if it was made as
-    /// an image once.
+    /// The booted image, if the machine has image slots. `None` for a machine with packages, even if it was once created
+    /// from an image.
     pub booted_image: Option<BootedImage>,
 }
 
-/// What a new node is told.
+/// The server's answer to an enrollment.
 #[derive(Debug)]
-pub struct Enrolled {
+pub struct Enrollment {
     /// The bearer token for every later call.
     pub credential: Secret,
-    /// When it ends.
+    /// When the credential expires.
     pub credential_expires: Option<DateTime<Utc>>,
-    /// Such as `host-0a1b2c3d`.
+    /// For example `host-0a1b2c3d`.
     pub host_id: String,
-    /// Such as `inst-0a1b2c3d`.
+    /// For example `inst-0a1b2c3d`.
     pub instance_id: String,
     /// Name of the project.
     pub project: String,
 }
 
-/// What the agent says when it asks what to do.
+/// Input of a poll.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// What is known about the node. Their digest is always told.
+pub struct PollQuery<'a> {
+    /// Facts about the node. Their digest is always sent.
     pub facts: &'a Facts,
-    /// Whether the facts themselves go along.
-    pub whole: bool,
-    /// The list of packages, if it is to go along.
+    /// Whether the facts themselves are sent.
+    pub send_facts: bool,
+    /// The list of packages, if it is sent.
     pub packages: Option<&'a str>,
     /// The open attempt and its last sequence number.
     pub attempt: Option<(Uuid, u32)>,
-    /// Why the node itself does not let a prepared change begin; empty if it does or nothing is to begin.
-    pub waiting: &'a str,
-    /// The tag of the decision that the node goes by; 0 if it goes by none.
-    pub tag: u64,
-    /// The server may keep the call open so long, until it has something new to say; zero to be answered at once.
-    pub hold: Duration,
+    /// Why the node does not let a prepared change begin; empty if it does or nothing is prepared.
+    pub waiting_reason: &'a str,
+    /// Tag of the decision that the node follows; 0 if it follows none.
+    pub decision_tag: u64,
+    /// How long the server may hold the poll until something changes; zero for an immediate answer.
+    pub max_hold: Duration,
 }
 
 /// The answer to a poll.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// The server wants the facts themselves, at once.
+pub struct PollAnswer {
+    /// The server requests the facts, at once.
     pub want_facts: bool,
-    /// The server wants the list of packages, at once.
+    /// The server requests the list of packages, at once.
     pub want_packages: bool,
-    /// The server's clock.
-    pub now: Option<DateTime<Utc>>,
-    /// When to poll again.
+    /// The server's time.
+    pub server_time: Option<DateTime<Utc>>,
+    /// Time until the next poll.
     pub next_poll: Duration,
-    /// What to do.
+    /// What the node must do.
     pub decision: Decision,
-    /// A new credential in place of the present one.
+    /// New credential that replaces the present one.
     pub credential: Option<Secret>,
-    /// The tag of the decision; 0 from a server that has none.
-    pub tag: u64,
-    /// The next poll may let itself be held so long; zero if it is not to ask for that.
-    pub hold: Duration,
-    /// After losing the connection, come back after a random time up to this.
-    pub spread: Duration,
+    /// Tag of the decision; 0 if the server does not support tags.
+    pub decision_tag: u64,
+    /// How long the next poll may be held; zero if it must not be a long poll.
+    pub max_hold: Duration,
+    /// After a lost connection, reconnect after a random time up to this.
+    pub reconnect_spread: Duration,
 }
 
-/// The answer to the question whether to begin.
+/// The answer to a request to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leave {
-    /// Now, once.
+pub enum StartPermit {
+    /// The node may start now, once.
     Granted {
-        /// Not later than this.
-        before: Option<DateTime<Utc>>,
+        /// Latest time of the start.
+        start_deadline: Option<DateTime<Utc>>,
     },
-    /// Not now.
+    /// The node must not start now.
     Refused {
-        /// For a person.
+        /// Reason, for a person.
         reason: String,
     },
 }
 
-/// The way to the server. Calls have deadlines and try again by themselves where that may help. A poll that the server may
-/// keep open has its own deadline and is not tried again by itself.
+/// Connection to the server. Calls have deadlines and are retried where that may help. A long poll has its own deadline and
+/// is not retried.
 #[async_trait::async_trait]
-pub trait Link: Send + Sync {
-    /// Makes this machine a node.
-    async fn enroll(&self, applicant: &Applicant) -> Result<Enrolled, LinkError>;
-    /// Says what is known and asks what to do.
-    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError>;
-    /// Asks for leave to change the node now.
-    async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError>;
-    /// Tells what is not acknowledged. The answer is up to where everything is stored.
-    async fn report(&self, entry: &Entry) -> Result<u32, LinkError>;
-    /// Uses another credential from now on.
-    fn renew(&self, credential: &Secret) -> Result<(), LinkError>;
+pub trait ServerLink: Send + Sync {
+    /// Enrols this machine as a node.
+    async fn enroll(&self, applicant: &Applicant) -> Result<Enrollment, LinkError>;
+    /// Sends the state of the node and gets the decision.
+    async fn poll(&self, question: PollQuery<'_>) -> Result<PollAnswer, LinkError>;
+    /// Requests permission to change the node now.
+    async fn request_start(&self, entry: &JournalEntry) -> Result<StartPermit, LinkError>;
+    /// Sends the unacknowledged events. Returns the sequence number up to which all events are stored.
+    async fn report(&self, entry: &JournalEntry) -> Result<u32, LinkError>;
+    /// Sets the credential for further calls.
+    fn set_credential(&self, credential: &Secret) -> Result<(), LinkError>;
 }

@@ -1,4 +1,4 @@
-//! Fetches the certification authority that a join token names by its digest.
+//! Fetches the certification authority whose digest is in the join token.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tokio_rustls::TlsConnector;
 use super::proxy::{self, Proxy};
 use super::trust::TrustError;
 
-/// How long the server may take to show its certificates.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// Time to connect and to receive the server's certificates.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects once and returns the authority, as DER. The server's certificate is fully checked against it.
+/// Connects once and returns the authority as DER. The server's certificate is fully verified against it.
 pub async fn fetch_ca(
     proxy: Option<&Proxy>,
     host: &str,
@@ -30,7 +30,7 @@ pub async fn fetch_ca(
     let verifier = Arc::new(PinnedVerifier {
         digest,
         provider: Arc::clone(&provider),
-        found: OnceLock::new(),
+        pinned_ca: OnceLock::new(),
     });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -47,21 +47,21 @@ pub async fn fetch_ca(
             .connect(name, stream)
             .await
     };
-    match tokio::time::timeout(DEADLINE, connect).await {
+    match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => return Err(TrustError::Connect(error)),
         Err(_) => return Err(TrustError::Connect(std::io::ErrorKind::TimedOut.into())),
     }
-    let found = verifier.found.get();
-    found.cloned().ok_or(TrustError::NotPinned)
+    let pinned_ca = verifier.pinned_ca.get();
+    pinned_ca.cloned().ok_or(TrustError::NotPinned)
 }
 
-/// Accepts a chain only if it holds a certificate with the digest and is sound with that one as its only root.
+/// Accepts a chain only if it contains a certificate with the digest and is valid with that certificate as its only root.
 #[derive(Debug)]
 struct PinnedVerifier {
     digest: [u8; 32],
     provider: Arc<CryptoProvider>,
-    found: OnceLock<Vec<u8>>,
+    pinned_ca: OnceLock<Vec<u8>>,
 }
 
 impl ServerCertVerifier for PinnedVerifier {
@@ -82,7 +82,7 @@ impl ServerCertVerifier for PinnedVerifier {
             .build()
             .map_err(|error| Error::General(error.to_string()))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        self.found.get_or_init(|| ca.to_vec());
+        self.pinned_ca.get_or_init(|| ca.to_vec());
         Ok(ServerCertVerified::assertion())
     }
 

@@ -1,5 +1,5 @@
-//! The way to the server through an HTTP proxy: a tunnel that it opens on `CONNECT`. What goes through is TLS from end to
-//! end, so the proxy reads nothing and need not be trusted.
+//! Connection through an HTTP proxy: a tunnel that the proxy opens on `CONNECT`. The tunnel carries TLS from end to end,
+//! so the proxy reads nothing and need not be trusted.
 
 use std::fmt;
 use std::io;
@@ -13,30 +13,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
 
-/// After how long without a word it is asked whether the other end is there, how often then, and how many times.
-pub(super) const KEEP_ALIVE_AFTER: Duration = Duration::from_mins(1);
-pub(super) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
-pub(super) const KEEP_ALIVE_TIMES: u32 = 4;
+/// TCP keep-alive: idle time before the first probe, interval between probes, and number of probes.
+pub(super) const KEEP_ALIVE_IDLE: Duration = Duration::from_mins(1);
+pub(super) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE_PROBES: u32 = 4;
 
-/// A proxy that answers with more than this is none.
-const MOST_ANSWER: usize = 8 << 10;
+/// Longest accepted head of a proxy's answer.
+const MAX_ANSWER_BYTES: usize = 8 << 10;
 
-/// The port of a proxy that names none.
-const PORT: u16 = 3128;
+/// Port of a proxy whose address has none.
+const DEFAULT_PORT: u16 = 3128;
 
-/// The address of a proxy is none.
+/// The address of a proxy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy must look like http://HOST:PORT or http://USER:PASSWORD@HOST:PORT")]
 pub struct BadProxy;
 
-/// An HTTP proxy, and what is reached without it.
+/// An HTTP proxy, and the hosts that are reached without it.
 #[derive(Clone)]
 pub struct Proxy {
     host: String,
     port: u16,
-    /// What the proxy wants to see, if the address names a user.
+    /// Value of the Proxy-Authorization header, if the address contains a user.
     authorization: Option<Secret>,
-    direct: Vec<String>,
+    exceptions: Vec<String>,
 }
 
 impl fmt::Debug for Proxy {
@@ -48,7 +48,7 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// The address, without the password.
+/// The address, without user and password.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http://{}", authority(&self.host, self.port))
@@ -56,39 +56,42 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxy {
-    /// Reads `http://[USER:PASSWORD@]HOST[:PORT]`. What `direct` names is reached without the proxy: a host or an address
-    /// as it is, everything below `.example` or `example`, or all with `*`.
+    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`. The entries of `direct` are reached without the proxy: a host or an
+    /// address, everything below `.example` or `example`, or everything with `*`.
     pub fn parse(address: &str, direct: &[String]) -> Result<Self, BadProxy> {
         let uri: Uri = address.parse().map_err(|_| BadProxy)?;
         let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let (Some("http"), Some(host), true) = (uri.scheme_str(), uri.host(), bare) else {
             return Err(BadProxy);
         };
-        let whole = uri.authority().map(ToString::to_string).unwrap_or_default();
-        let authorization = match whole.rsplit_once('@') {
+        let uri_authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let authorization = match uri_authority.rsplit_once('@') {
             None => None,
-            Some((user, _)) => Some(basic(user).ok_or(BadProxy)?),
+            Some((user, _)) => Some(basic_credentials(user).ok_or(BadProxy)?),
         };
         Ok(Self {
             host: unbracketed(host).to_owned(),
-            port: uri.port_u16().unwrap_or(PORT),
+            port: uri.port_u16().unwrap_or(DEFAULT_PORT),
             authorization,
-            direct: direct.to_vec(),
+            exceptions: direct.to_vec(),
         })
     }
 
     /// Whether a host is reached through the proxy.
-    fn leads_to(&self, host: &str) -> bool {
-        !self.direct.iter().any(|direct| is_named(direct, host))
+    fn applies_to(&self, host: &str) -> bool {
+        !self
+            .exceptions
+            .iter()
+            .any(|direct| matches_no_proxy(direct, host))
     }
 
     /// Opens a tunnel.
-    async fn tunnel(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let named =
+    async fn open_tunnel(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let with_proxy_name =
             |error: io::Error| io::Error::new(error.kind(), format!("the proxy {self}: {error}"));
         let mut stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
-            .map_err(named)?;
+            .map_err(with_proxy_name)?;
         let to = authority(host, port);
         let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
         if let Some(authorization) = &self.authorization {
@@ -97,38 +100,43 @@ impl Proxy {
             request.push_str("\r\n");
         }
         request.push_str("\r\n");
-        stream.write_all(request.as_bytes()).await.map_err(named)?;
-        let head = head(&mut stream).await.map_err(named)?;
-        accepted(&head).map_err(named)?;
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .map_err(with_proxy_name)?;
+        let head = read_response_head(&mut stream)
+            .await
+            .map_err(with_proxy_name)?;
+        check_connect_response(&head).map_err(with_proxy_name)?;
         Ok(stream)
     }
 }
 
-/// Connects to a host, through the proxy if there is one that leads there.
+/// Connects to a host, through the proxy if it applies to that host.
 pub async fn connect(proxy: Option<&Proxy>, host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = match proxy.filter(|proxy| proxy.leads_to(host)) {
-        Some(proxy) => proxy.tunnel(host, port).await?,
+    let stream = match proxy.filter(|proxy| proxy.applies_to(host)) {
+        Some(proxy) => proxy.open_tunnel(host, port).await?,
         None => TcpStream::connect((host, port)).await?,
     };
     stream.set_nodelay(true)?;
-    look_after(&stream)?;
+    enable_keep_alive(&stream)?;
     Ok(stream)
 }
 
-/// A poll that is held is silent: what lies on the way must not forget the connection, and its end must be noticed.
-fn look_after(stream: &TcpStream) -> io::Result<()> {
+/// A long poll is silent: keep-alive keeps the connection known to middleboxes and detects its end.
+fn enable_keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
-    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_EVERY)?;
-    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TIMES)?;
-    // The kernel gives up a connection on which nothing arrives any more for as long.
-    let in_all = KEEP_ALIVE_AFTER + KEEP_ALIVE_EVERY * KEEP_ALIVE_TIMES;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_PROBES)?;
+    // The kernel then also gives up a connection whose data is not acknowledged for that time.
+    let in_all = KEEP_ALIVE_IDLE + KEEP_ALIVE_INTERVAL * KEEP_ALIVE_PROBES;
     let millis = u32::try_from(in_all.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(stream, millis)?;
     Ok(())
 }
 
-/// A host as it stands in an address: an IPv6 address has brackets there and nowhere else.
+/// Removes the brackets that an IPv6 address has inside a URI and nowhere else.
 pub fn unbracketed(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
@@ -141,8 +149,8 @@ fn authority(host: &str, port: u16) -> String {
     }
 }
 
-/// Whether an entry of the list of direct hosts means a host.
-fn is_named(entry: &str, host: &str) -> bool {
+/// Whether an entry of the list of direct hosts matches a host.
+fn matches_no_proxy(entry: &str, host: &str) -> bool {
     let entry = unbracketed(entry.trim()).to_ascii_lowercase();
     let host = host.to_ascii_lowercase();
     let domain = entry.trim_start_matches('.');
@@ -155,9 +163,9 @@ fn is_named(entry: &str, host: &str) -> bool {
     entry == "*" || host == domain || below
 }
 
-/// `USER:PASSWORD` of an address as the proxy wants to see it; `None` if it is not written as an address wants it.
-fn basic(user: &str) -> Option<Secret> {
-    let plain = percent_decoded(user)?;
+/// `USER:PASSWORD` of an address, encoded for Basic authentication; `None` if the percent-encoding is invalid.
+fn basic_credentials(user: &str) -> Option<Secret> {
+    let plain = percent_decode(user)?;
     let both = if plain.contains(&b':') {
         plain
     } else {
@@ -166,7 +174,7 @@ fn basic(user: &str) -> Option<Secret> {
     Some(Secret::new(STANDARD.encode(both)))
 }
 
-fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, others)) = rest.split_first() {
@@ -176,7 +184,7 @@ fn percent_decoded(text: &str) -> Option<Vec<u8>> {
             continue;
         }
         let (digits, others) = others.split_at_checked(2)?;
-        // `from_str_radix` takes a sign.
+        // `from_str_radix` also accepts a sign.
         let digits = str::from_utf8(digits)
             .ok()
             .filter(|d| !d.starts_with('+'))?;
@@ -186,15 +194,15 @@ fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The head of the proxy's answer. Behind it nothing may come: the server says nothing before it is spoken to.
-async fn head(stream: &mut TcpStream) -> io::Result<String> {
+/// Reads the head of the proxy's answer. Nothing may follow it: the server sends nothing before the client does.
+async fn read_response_head(stream: &mut TcpStream) -> io::Result<String> {
     const END: &[u8] = b"\r\n\r\n";
     let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut bytes = Vec::new();
     let mut buffer = [0; 512];
     while !bytes.windows(END.len()).any(|part| part == END) {
-        if bytes.len() > MOST_ANSWER {
-            return Err(wrong("its answer makes no sense"));
+        if bytes.len() > MAX_ANSWER_BYTES {
+            return Err(wrong("its answer is too long"));
         }
         let count = stream.read(&mut buffer).await?;
         if count == 0 {
@@ -203,24 +211,24 @@ async fn head(stream: &mut TcpStream) -> io::Result<String> {
         bytes.extend_from_slice(buffer.get(..count).unwrap_or_default());
     }
     if !bytes.ends_with(END) {
-        return Err(wrong("it says more than an answer"));
+        return Err(wrong("it sends data after its answer"));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether the head of an answer says that the tunnel is open.
-fn accepted(head: &str) -> io::Result<()> {
+/// Checks that the proxy's answer opens the tunnel.
+fn check_connect_response(head: &str) -> io::Result<()> {
     let line = head.lines().next().unwrap_or_default();
-    let mut words = line.split_whitespace();
-    let (version, status) = (words.next().unwrap_or_default(), words.next());
+    let mut parts = line.split_whitespace();
+    let (version, status) = (parts.next().unwrap_or_default(), parts.next());
     let refused = |text: String| Err(io::Error::new(io::ErrorKind::ConnectionRefused, text));
     if !version.starts_with("HTTP/1.") {
         return refused("it does not speak HTTP/1".to_owned());
     }
     match status {
         Some(status) if status.len() == 3 && status.starts_with('2') => Ok(()),
-        Some("407") => refused("it wants another user or password".to_owned()),
-        _ => refused(format!("it opens no way to the server: {line}")),
+        Some("407") => refused("it does not accept the user or the password".to_owned()),
+        _ => refused(format!("it does not open a tunnel to the server: {line}")),
     }
 }
 
@@ -253,23 +261,23 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_told_to_the_proxy_and_to_nobody_else() {
+    fn credentials_are_sent_to_the_proxy_only() {
         let proxy = parse("http://keel:p%40ss@proxy:1");
-        let told = proxy.authorization.as_ref().unwrap().reveal();
-        assert_eq!(STANDARD.decode(told).unwrap(), b"keel:p@ss");
+        let credentials = proxy.authorization.as_ref().unwrap().reveal();
+        assert_eq!(STANDARD.decode(credentials).unwrap(), b"keel:p@ss");
         assert!(!format!("{proxy:?} {proxy}").contains("keel"));
         let nameless = parse("http://keel@proxy:1");
-        let told = nameless.authorization.unwrap();
-        assert_eq!(STANDARD.decode(told.reveal()).unwrap(), b"keel:");
+        let credentials = nameless.authorization.unwrap();
+        assert_eq!(STANDARD.decode(credentials.reveal()).unwrap(), b"keel:");
     }
 
     #[test]
-    fn what_is_direct_is_not_reached_through_the_proxy() {
+    fn a_direct_host_bypasses_the_proxy() {
         let direct = |entries: &[&str], host: &str| {
             let entries: Vec<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
             !Proxy::parse("http://proxy:1", &entries)
                 .unwrap()
-                .leads_to(host)
+                .applies_to(host)
         };
         assert!(direct(&["keel.example"], "KEEL.example"));
         assert!(direct(&[".example"], "keel.example"));
@@ -282,10 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_opens_the_tunnel() {
-        accepted("HTTP/1.1 200 Connection established\r\n\r\n").unwrap();
-        accepted("HTTP/1.0 200\r\n\r\n").unwrap();
-        for (head, word) in [
+    fn only_a_2xx_status_opens_the_tunnel() {
+        check_connect_response("HTTP/1.1 200 Connection established\r\n\r\n").unwrap();
+        check_connect_response("HTTP/1.0 200\r\n\r\n").unwrap();
+        for (head, expected) in [
             (
                 "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
                 "password",
@@ -295,8 +303,8 @@ mod tests {
             ("HTTP/1.1\r\n\r\n", "HTTP/1.1"),
             ("\r\n\r\n", "HTTP/1"),
         ] {
-            let error = accepted(head).unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
+            let error = check_connect_response(head).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

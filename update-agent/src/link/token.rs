@@ -2,41 +2,41 @@
 
 use evenkeel_kit::Secret;
 
-/// What the operator was given to make a machine a node.
+/// The token with which an operator enrols a machine.
 #[derive(Clone, Debug)]
 pub struct JoinToken {
-    /// The whole text, as the server wants it.
+    /// The whole text, as the server expects it.
     pub text: Secret,
-    /// The certification authority that must vouch for the server, if the token names one.
+    /// SHA-256 of the certification authority of the server, if the token contains it.
     pub ca: Option<[u8; 32]>,
 }
 
-/// A text is no join token.
+/// A text is not a join token.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It does not have the form.
-    #[error("this is no join token: it must look like ekj1.….…")]
-    Form,
-    /// The part in the middle is no SHA-256.
+    /// The format is wrong.
+    #[error("this is not a join token: it must look like ekj1.….…")]
+    Format,
+    /// The part in the middle is not a SHA-256.
     #[error("the join token's second part must be empty or 64 hexadecimal digits")]
     Digest,
 }
 
 impl JoinToken {
-    /// Reads a token.
+    /// Parses a token.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
         let parts: Vec<_> = text.split('.').collect();
         let ["ekj1", digest, secret] = parts[..] else {
-            return Err(TokenError::Form);
+            return Err(TokenError::Format);
         };
         let base64url = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if secret.is_empty() || !secret.bytes().all(base64url) {
-            return Err(TokenError::Form);
+            return Err(TokenError::Format);
         }
         let ca = match digest {
             "" => None,
-            digest => Some(unhex(digest).ok_or(TokenError::Digest)?),
+            digest => Some(decode_digest(digest).ok_or(TokenError::Digest)?),
         };
         Ok(Self {
             text: Secret::new(text),
@@ -45,7 +45,7 @@ impl JoinToken {
     }
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
+fn decode_digest(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused_before_it_is_sent_anywhere() {
+    fn an_invalid_token_is_refused_locally() {
         for text in [
             "",
             "ekj1",
@@ -82,7 +82,7 @@ mod tests {
         ] {
             assert_eq!(
                 JoinToken::parse(text).unwrap_err(),
-                TokenError::Form,
+                TokenError::Format,
                 "{text}"
             );
         }

@@ -1,4 +1,4 @@
-//! Who may vouch for the server.
+//! The certification authorities that are trusted for the server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,59 +13,61 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tonic::transport::Uri;
 
-use super::floor::{AboveFloor, Floor};
+use super::floor::{FloorVerifier, TimeFloor};
 use super::proxy::{Proxy, unbracketed};
 use super::token::JoinToken;
 use super::{LinkError, pin};
 use crate::durable::{self, FileError};
 
-/// Who may vouch for the server.
+/// The certification authorities that are trusted for the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// This authority and no other, as PEM.
+    /// Only this authority, as PEM.
     Ca(String),
     /// The authorities that the system trusts.
     System,
 }
 
-/// It cannot be settled who vouches for the server.
+/// The trusted authority cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The address is none.
-    #[error("{0:?} is no address of a server; it must look like https://HOST:PORT")]
+    /// The server's address is invalid.
+    #[error("{0:?} is not an address of a server; it must look like https://HOST:PORT")]
     Address(String),
-    /// The host in the address is none.
-    #[error("{0:?} is no name of a host")]
+    /// The host in the address is invalid.
+    #[error("{0:?} is not a host name")]
     Host(String),
     /// The file with the authority cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file holds no certificate.
-    #[error("{0} holds no certificate in PEM form")]
+    /// The file contains no certificate.
+    #[error("{0} contains no certificate in PEM format")]
     NoCertificate(String),
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
     Tls(#[source] rustls::Error),
-    /// The server did not prove itself, or was not there.
-    #[error("the server did not prove that the join token's authority vouches for it")]
+    /// The server cannot be reached or its certificate is not valid.
+    #[error(
+        "the server did not prove that its certificate is issued by the authority in the join token"
+    )]
     Connect(#[source] std::io::Error),
-    /// The handshake was done without a look at the certificate.
-    #[error("the server showed no certificate of the join token's authority")]
+    /// The handshake completed without verification of a certificate.
+    #[error("the server showed no certificate of the authority in the join token")]
     NotPinned,
 }
 
 impl Trust {
-    /// Settles who vouches for the server: the file if one is given, else the authority that the token names (fetched from
-    /// the server, through the proxy if there is one, and compared), else the system.
-    pub async fn settle(
+    /// Determines the trusted authority: the file if one is given; else the authority whose digest is in the token, fetched
+    /// from the server (through the proxy if there is one) and compared; else those of the system.
+    pub async fn resolve(
         server: &str,
         token: &JoinToken,
         ca: Option<&Path>,
         proxy: Option<&Proxy>,
     ) -> Result<Self, TrustError> {
-        let (host, port) = address(server)?;
+        let (host, port) = parse_server_address(server)?;
         if let Some(path) = ca {
-            let content = durable::read(path)?.unwrap_or_default();
+            let content = durable::read_file(path)?.unwrap_or_default();
             let text = String::from_utf8(content).unwrap_or_default();
             if !text.contains("-----BEGIN CERTIFICATE-----") {
                 return Err(TrustError::NoCertificate(path.display().to_string()));
@@ -75,16 +77,16 @@ impl Trust {
         match token.ca {
             Some(digest) => {
                 let der = pin::fetch_ca(proxy, &host, port, digest).await?;
-                Ok(Self::Ca(pem(&der)))
+                Ok(Self::Ca(encode_pem(&der)))
             }
             None => Ok(Self::System),
         }
     }
 
-    /// Looks at the server's certificates for the link, at no earlier a time than the floor's.
+    /// The verifier of the server's certificates for the link. Verifies at no earlier time than the floor.
     pub(super) fn verifier(
         &self,
-        floor: Arc<Floor>,
+        floor: Arc<TimeFloor>,
     ) -> Result<Arc<dyn ServerCertVerifier>, LinkError> {
         let setup = |error: &dyn std::error::Error| LinkError::Setup(error.to_string());
         let roots = match self {
@@ -97,43 +99,42 @@ impl Trust {
             }
             Self::System => system_roots(),
         };
-        looked_at(roots, floor, true).map_err(|error| setup(&error))
+        build_verifier(roots, floor, true).map_err(|error| setup(&error))
     }
 }
 
 /// The authorities that the system trusts.
 pub(crate) fn system_roots() -> RootCertStore {
-    let found = rustls_native_certs::load_native_certs();
-    if let Some(error) = found.errors.first() {
-        tracing::debug!(%error, "not all authorities of the system can be read");
+    let native = rustls_native_certs::load_native_certs();
+    if let Some(error) = native.errors.first() {
+        tracing::debug!(%error, "cannot read all of the system's certification authorities");
     }
     let mut roots = RootCertStore::empty();
-    // Some of them are always too old or too odd for TLS: they vouch for nobody.
-    roots.add_parsable_certificates(found.certs);
+    // Some system certificates are too old or too unusual for TLS; they are ignored.
+    roots.add_parsable_certificates(native.certs);
     roots
 }
 
-/// Looks at certificates for which some authorities may vouch, at no earlier a time than the floor's. Fails without an
-/// authority.
-pub(crate) fn above_floor(
+/// A verifier with these authorities that verifies at no earlier time than the floor. Fails if there is no authority.
+pub(crate) fn floor_verifier(
     roots: RootCertStore,
-    floor: Arc<Floor>,
+    floor: Arc<TimeFloor>,
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
-    looked_at(roots, floor, false)
+    build_verifier(roots, floor, false)
 }
 
-fn looked_at(
+fn build_verifier(
     roots: RootCertStore,
-    floor: Arc<Floor>,
+    floor: Arc<TimeFloor>,
     is_own_server: bool,
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
     let provider = Arc::new(ring::default_provider());
     let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-    Ok(Arc::new(AboveFloor::new(inner, floor, is_own_server)))
+    Ok(Arc::new(FloorVerifier::new(inner, floor, is_own_server)))
 }
 
-/// Host and port of `https://HOST[:PORT]`. Nothing else will do: the node's credential must not travel in the clear.
-fn address(server: &str) -> Result<(String, u16), TrustError> {
+/// Host and port of `https://HOST[:PORT]`. Only https is accepted: the node's credential must not be sent in the clear.
+fn parse_server_address(server: &str) -> Result<(String, u16), TrustError> {
     let wrong = || TrustError::Address(server.to_owned());
     let uri: Uri = server.parse().map_err(|_| wrong())?;
     let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
@@ -145,7 +146,7 @@ fn address(server: &str) -> Result<(String, u16), TrustError> {
     }
 }
 
-fn pem(der: &[u8]) -> String {
+fn encode_pem(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<_> = text
         .as_bytes()
@@ -163,8 +164,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_https_with_a_host_and_nothing_else() {
-        let good = |text: &str| address(text).unwrap();
+    fn an_address_is_https_with_a_host() {
+        let good = |text: &str| parse_server_address(text).unwrap();
         assert_eq!(
             good("https://keel.example:50002"),
             ("keel.example".into(), 50002)
@@ -179,7 +180,7 @@ mod tests {
             "https://x/y",
             "https://x?y",
         ] {
-            let error = address(bad).unwrap_err();
+            let error = parse_server_address(bad).unwrap_err();
             assert!(
                 error.to_string().contains("https://HOST:PORT"),
                 "{bad}: {error}"
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_without_a_certificate_vouches_for_nobody() {
+    async fn a_file_without_a_certificate_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let token = JoinToken::parse("ekj1..x").unwrap();
         let file = folder.path().join("ca.pem");
@@ -196,13 +197,13 @@ mod tests {
             if let Some(content) = content {
                 std::fs::write(&file, content).unwrap();
             }
-            let error = Trust::settle("https://x", &token, Some(&file), None)
+            let error = Trust::resolve("https://x", &token, Some(&file), None)
                 .await
                 .unwrap_err();
             assert!(matches!(error, TrustError::NoCertificate(_)), "{error}");
         }
         assert_eq!(
-            Trust::settle("https://x", &token, None, None)
+            Trust::resolve("https://x", &token, None, None)
                 .await
                 .unwrap(),
             Trust::System

@@ -1,6 +1,6 @@
-//! From the agent's own types to messages and back. No message is known beyond this folder.
+//! Converts the agent's types to protocol messages and back. Messages are not used outside of this folder.
 
-mod wish;
+mod spec;
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use prost::Message;
 use prost_types::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::{Answer, Applicant, Enrolled, Leave, LinkError, Question};
+use super::{Applicant, Enrollment, LinkError, PollAnswer, PollQuery, StartPermit};
 use crate::facts::Facts;
-use crate::grants::{Grant, Window};
+use crate::grants::{GrantWindow, OfflineGrant};
 use crate::identity;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::model::{
-    Account, Act, Decision, Event, FailureKind, News, PackageResult, Plan, Target, Wish, Withheld,
-    WithheldCause,
+    Action, AttemptEvent, Decision, EventKind, FailureKind, HeldBackCause, HeldBackPackage,
+    PackageResult, RunReport, UpdatePlan, UpdateSpec, UpdateTarget,
 };
 use crate::os::{BootedImage, OsRelease};
 
-/// Neither a server in a hurry nor one that forgot to say gets a poll more often than this.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// Shortest poll interval, whatever the server asks for.
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// SHA-256 of the facts as they are sent.
 pub fn facts_digest(facts: &Facts) -> [u8; 32] {
@@ -38,60 +38,60 @@ pub(super) fn enroll_request(applicant: &Applicant) -> pb::EnrollRequest {
             serial_number: applicant.identity.serial_number.clone(),
             host_name: applicant.identity.host_name.clone(),
         }),
-        os_release: Some(os_release(&applicant.os_release)),
+        os_release: Some(os_release_message(&applicant.os_release)),
         architecture: applicant.architecture.clone(),
         public_key: applicant.public_key.clone(),
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        booted_image: applicant.booted_image.as_ref().map(booted_image),
+        booted_image: applicant.booted_image.as_ref().map(booted_image_message),
     }
 }
 
-pub(super) fn enrolled(answer: pb::EnrollResponse) -> Result<Enrolled, LinkError> {
+pub(super) fn parse_enrollment(answer: pb::EnrollResponse) -> Result<Enrollment, LinkError> {
     if answer.credential.is_empty() {
-        return Err(LinkError::Nonsense("it gives no credential"));
+        return Err(LinkError::InvalidAnswer("it contains no credential"));
     }
-    Ok(Enrolled {
+    Ok(Enrollment {
         credential: Secret::new(answer.credential),
-        credential_expires: answer.credential_expires.and_then(instant),
+        credential_expires: answer.credential_expires.and_then(parse_timestamp),
         host_id: answer.host_id,
         instance_id: answer.instance_id,
         project: answer.project,
     })
 }
 
-pub(super) fn poll_request(question: Question<'_>) -> pb::PollRequest {
+pub(super) fn poll_request(question: PollQuery<'_>) -> pb::PollRequest {
     pb::PollRequest {
         facts_digest: facts_digest(question.facts).to_vec(),
-        facts: question.whole.then(|| facts_message(question.facts)),
+        facts: question.send_facts.then(|| facts_message(question.facts)),
         attempt: question.attempt.map(|(id, last_sequence)| pb::Attempt {
             id: id.to_string(),
             last_sequence,
         }),
         packages: question.packages.unwrap_or_default().to_owned(),
-        waiting: question.waiting.to_owned(),
-        decision_tag: question.tag,
-        may_hold_millis: u32::try_from(question.hold.as_millis()).unwrap_or(u32::MAX),
+        waiting: question.waiting_reason.to_owned(),
+        decision_tag: question.decision_tag,
+        long_poll_millis: u32::try_from(question.max_hold.as_millis()).unwrap_or(u32::MAX),
     }
 }
 
-pub(super) fn answer(answer: pb::PollResponse) -> Result<Answer, LinkError> {
+pub(super) fn parse_poll_answer(answer: pb::PollResponse) -> Result<PollAnswer, LinkError> {
     let millis = |millis: u32| Duration::from_millis(millis.into());
-    Ok(Answer {
-        want_facts: answer.want_facts,
-        want_packages: answer.want_packages,
-        now: answer.now.and_then(instant),
-        next_poll: millis(answer.next_poll_millis).max(SHORTEST),
-        decision: decision(answer.decision.unwrap_or_default())?,
+    Ok(PollAnswer {
+        want_facts: answer.facts_required,
+        want_packages: answer.packages_required,
+        server_time: answer.now.and_then(parse_timestamp),
+        next_poll: millis(answer.next_poll_millis).max(MIN_POLL_INTERVAL),
+        decision: parse_decision(answer.decision.unwrap_or_default())?,
         credential: Some(answer.credential)
             .filter(|text| !text.is_empty())
             .map(Secret::new),
-        tag: answer.decision_tag,
-        hold: millis(answer.hold_millis),
-        spread: millis(answer.spread_millis),
+        decision_tag: answer.decision_tag,
+        max_hold: millis(answer.next_long_poll_millis),
+        reconnect_spread: millis(answer.reconnect_spread_millis),
     })
 }
 
-pub(super) fn begin_request(entry: &Entry) -> pb::BeginRequest {
+pub(super) fn begin_request(entry: &JournalEntry) -> pb::BeginRequest {
     pb::BeginRequest {
         attempt_id: entry.attempt.to_string(),
         target_digest: entry.target.digest.clone(),
@@ -99,46 +99,50 @@ pub(super) fn begin_request(entry: &Entry) -> pb::BeginRequest {
     }
 }
 
-pub(super) fn leave(answer: pb::BeginResponse) -> Result<Leave, LinkError> {
-    let now = answer.now.and_then(instant);
+pub(super) fn parse_start_permit(answer: pb::BeginResponse) -> Result<StartPermit, LinkError> {
+    let now = answer.now.and_then(parse_timestamp);
     match answer.answer {
         Some(pb::begin_response::Answer::Granted(granted)) => {
-            let before = granted.before.and_then(instant);
-            // By the server's own clock, which made the instant: the node's may be wrong.
+            let before = granted.start_deadline.and_then(parse_timestamp);
+            // Compare with the server's own clock, which made both times: the node's clock may be wrong.
             match (before, now) {
-                (Some(before), Some(now)) if before <= now => Ok(Leave::Refused {
-                    reason: "the leave to begin had ended when it arrived".to_owned(),
+                (Some(before), Some(now)) if before <= now => Ok(StartPermit::Refused {
+                    reason: "the permit to start had expired when it arrived".to_owned(),
                 }),
-                _ => Ok(Leave::Granted { before }),
+                _ => Ok(StartPermit::Granted {
+                    start_deadline: before,
+                }),
             }
         }
-        Some(pb::begin_response::Answer::Refused(refused)) => Ok(Leave::Refused {
+        Some(pb::begin_response::Answer::Refused(refused)) => Ok(StartPermit::Refused {
             reason: refused.reason,
         }),
-        None => Err(LinkError::Nonsense("it neither grants nor refuses")),
+        None => Err(LinkError::InvalidAnswer(
+            "it neither grants nor refuses the start",
+        )),
     }
 }
 
-pub(super) fn report_request(entry: &Entry) -> pb::ReportRequest {
+pub(super) fn report_request(entry: &JournalEntry) -> pb::ReportRequest {
     pb::ReportRequest {
         attempt_id: entry.attempt.to_string(),
         target_digest: entry.target.digest.clone(),
-        events: entry.unsent().iter().map(event).collect(),
+        events: entry.unsent().iter().map(event_message).collect(),
     }
 }
 
-/// A report of an attempt that does not exist, with nothing in it: the server stores nothing of it and says its time.
+/// An empty report of an attempt that does not exist: the server stores nothing and returns its time.
 pub(super) fn empty_report() -> pb::ReportRequest {
     pb::ReportRequest {
-        attempt_id: identity::new_attempt().to_string(),
+        attempt_id: identity::new_attempt_id().to_string(),
         target_digest: String::new(),
         events: Vec::new(),
     }
 }
 
-/// The server's clock as a report was answered.
+/// The server's time in the answer to a report.
 pub(super) fn server_time(answer: &pb::ReportResponse) -> Option<DateTime<Utc>> {
-    answer.now.and_then(instant)
+    answer.now.and_then(parse_timestamp)
 }
 
 fn facts_message(facts: &Facts) -> pb::Facts {
@@ -156,7 +160,7 @@ fn facts_message(facts: &Facts) -> pb::Facts {
     let bad_images = facts.bad_images.iter().map(|bad| pb::BadImage {
         sha256: bad.file.to_string(),
         image_id: bad.image_id.clone(),
-        why: bad.why.clone(),
+        reason: bad.why.clone(),
     });
     let slots = facts.slots.iter().map(|slot| pb::ImageSlot {
         name: slot.name.clone(),
@@ -166,7 +170,7 @@ fn facts_message(facts: &Facts) -> pb::Facts {
     let digest = facts.packages_digest.as_ref();
     pb::Facts {
         agent_version: facts.agent_version.clone(),
-        os_release: Some(os_release(&facts.os_release)),
+        os_release: Some(os_release_message(&facts.os_release)),
         architecture: facts.architecture.clone(),
         kernel_release: facts.kernel_release.clone(),
         boot_id: facts.boot_id.clone(),
@@ -177,34 +181,34 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         reboot_required_by: facts.reboot_required_by.clone(),
         audit: facts.audit.clone(),
         packages_digest: digest.map_or_else(Vec::new, |digest| digest.to_vec()),
-        withheld: facts.withheld.iter().map(withheld).collect(),
+        held_back: facts.held_back.iter().map(held_back_message).collect(),
         stale_services: services.collect(),
         reboot_reasons: facts.reboot_reasons.clone(),
-        booted_image: facts.booted_image.as_ref().map(booted_image),
-        troubles: facts.troubles.clone(),
+        booted_image: facts.booted_image.as_ref().map(booted_image_message),
+        agent_errors: facts.warnings.clone(),
         limits: facts.limits.clone(),
         bad_images: bad_images.collect(),
         slots: slots.collect(),
     }
 }
 
-fn booted_image(image: &BootedImage) -> pb::BootedImage {
+fn booted_image_message(image: &BootedImage) -> pb::BootedImage {
     pb::BootedImage {
         profile_name: image.profile_name.clone(),
         image_id: image.image_id.clone(),
     }
 }
 
-fn withheld(package: &Withheld) -> pb::WithheldPackage {
+fn held_back_message(package: &HeldBackPackage) -> pb::HeldBackPackage {
     let cause = match package.cause {
-        WithheldCause::Hold => pb::WithheldCause::Hold,
-        WithheldCause::KeptBack => pb::WithheldCause::KeptBack,
-        WithheldCause::Phased => pb::WithheldCause::Phased,
-        WithheldCause::Pinned => pb::WithheldCause::Pinned,
-        WithheldCause::Limits => pb::WithheldCause::Limits,
-        WithheldCause::Policy => pb::WithheldCause::Policy,
+        HeldBackCause::Hold => pb::HeldBackCause::Hold,
+        HeldBackCause::Dependencies => pb::HeldBackCause::Dependencies,
+        HeldBackCause::Phased => pb::HeldBackCause::Phased,
+        HeldBackCause::Pinned => pb::HeldBackCause::Pinned,
+        HeldBackCause::Limits => pb::HeldBackCause::Limits,
+        HeldBackCause::Policy => pb::HeldBackCause::Policy,
     };
-    pb::WithheldPackage {
+    pb::HeldBackPackage {
         name: package.name.clone(),
         architecture: package.architecture.clone(),
         installed_version: package.installed.clone(),
@@ -214,7 +218,7 @@ fn withheld(package: &Withheld) -> pb::WithheldPackage {
     }
 }
 
-fn os_release(release: &OsRelease) -> pb::OsRelease {
+fn os_release_message(release: &OsRelease) -> pb::OsRelease {
     pb::OsRelease {
         id: release.id.clone(),
         version_id: release.version_id.clone(),
@@ -223,121 +227,121 @@ fn os_release(release: &OsRelease) -> pb::OsRelease {
     }
 }
 
-fn decision(decision: pb::Decision) -> Result<Decision, LinkError> {
-    use pb::decision::Act as Said;
+fn parse_decision(decision: pb::Decision) -> Result<Decision, LinkError> {
+    use pb::decision::Act as PbAct;
     let act = match decision.act {
-        None | Some(Said::Idle(_)) => Act::Idle,
-        Some(Said::Fetch(fetch)) => Act::Fetch(target(fetch.target)?),
-        Some(Said::Apply(apply)) => Act::Apply {
-            target: target(apply.target)?,
-            before: apply.before.and_then(instant),
+        None | Some(PbAct::Idle(_)) => Action::Idle,
+        Some(PbAct::Fetch(fetch)) => Action::Fetch(parse_target(fetch.target)?),
+        Some(PbAct::Apply(apply)) => Action::Apply {
+            target: parse_target(apply.target)?,
+            start_deadline: apply.start_deadline.and_then(parse_timestamp),
         },
-        Some(Said::Continue(_)) => Act::Continue,
-        Some(Said::Cancel(cancel)) => Act::Cancel {
+        Some(PbAct::Continue(_)) => Action::Continue,
+        Some(PbAct::Cancel(cancel)) => Action::Cancel {
             cause: cancel.cause,
         },
     };
     Ok(Decision {
-        act,
+        action: act,
         reason: decision.reason,
-        next: decision.next.and_then(instant),
-        grant: decision.grant.and_then(grant),
+        next_change: decision.next_change.and_then(parse_timestamp),
+        offline_grant: decision.offline_grant.and_then(parse_grant),
     })
 }
 
-/// Leave without an end is none, and neither is a window without one.
-fn grant(grant: pb::Grant) -> Option<Grant> {
+/// A grant without an end is ignored, and so is a window without one.
+fn parse_grant(grant: pb::OfflineGrant) -> Option<OfflineGrant> {
     let window = |window: pb::Window| {
-        Some(Window {
-            start: instant(window.start?)?,
-            end: instant(window.end?)?,
+        Some(GrantWindow {
+            start: parse_timestamp(window.start?)?,
+            end: parse_timestamp(window.end?)?,
         })
     };
-    Some(Grant {
+    Some(OfflineGrant {
         target_digest: grant.target_digest,
         windows: grant.windows.into_iter().filter_map(window).collect(),
-        expires: instant(grant.expires?)?,
+        expires: parse_timestamp(grant.expires_at?)?,
     })
 }
 
-fn target(target: Option<pb::Target>) -> Result<Target, LinkError> {
-    let target = target.ok_or(LinkError::Nonsense("it names no target"))?;
+fn parse_target(target: Option<pb::Target>) -> Result<UpdateTarget, LinkError> {
+    let target = target.ok_or(LinkError::InvalidAnswer("it contains no target"))?;
     if target.digest.is_empty() {
-        return Err(LinkError::Nonsense("its target has no digest"));
+        return Err(LinkError::InvalidAnswer("its target has no digest"));
     }
-    let wish = match target.wish {
-        Some(pb::target::Wish::Packages(packages)) => wish::packages(packages),
-        Some(pb::target::Wish::Image(image)) => wish::image(image),
-        // There is no module for it.
-        Some(pb::target::Wish::Kernel(_)) | None => Wish::Unknown,
+    let spec = match target.spec {
+        Some(pb::target::Spec::Packages(packages)) => spec::parse_packages(packages),
+        Some(pb::target::Spec::Image(image)) => spec::parse_image(image),
+        // This agent has no module for kernels.
+        Some(pb::target::Spec::Kernel(_)) | None => UpdateSpec::Unknown,
     };
-    Ok(Target {
+    Ok(UpdateTarget {
         digest: target.digest,
-        wish,
+        spec,
     })
 }
 
-fn event(event: &Event) -> pb::Event {
-    use pb::event::News as Said;
-    let news = match &event.news {
-        News::Downloading(plan) => Said::Downloading(pb::Downloading {
+fn event_message(event: &AttemptEvent) -> pb::Event {
+    use pb::event::Kind as PbKind;
+    let message = match &event.kind {
+        EventKind::Downloading(plan) => PbKind::Downloading(pb::Downloading {
             plan: Some(plan_message(plan)),
         }),
-        News::Downloaded => Said::Downloaded(pb::Downloaded {}),
-        News::Began => Said::Began(pb::Began {}),
-        News::RebootBegun => Said::RebootBegun(pb::RebootBegun {}),
-        News::VerifyBegun => Said::VerifyBegun(pb::VerifyBegun {}),
-        News::Finished { results, booted } => Said::Finished(pb::Finished {
+        EventKind::Downloaded => PbKind::Downloaded(pb::Downloaded {}),
+        EventKind::Began => PbKind::Began(pb::Began {}),
+        EventKind::RebootBegun => PbKind::RebootBegun(pb::RebootBegun {}),
+        EventKind::VerifyBegun => PbKind::VerifyBegun(pb::VerifyBegun {}),
+        EventKind::Finished { results, booted } => PbKind::Finished(pb::Finished {
             results: results_message(results),
             booted_image_id: booted.clone().unwrap_or_default(),
         }),
-        News::Failed {
+        EventKind::Failed {
             failure,
             results,
             booted,
-        } => Said::Failed(pb::Failed {
-            kind: kind(failure.kind).into(),
+        } => PbKind::Failed(pb::Failed {
+            kind: failure_kind_message(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),
             results: results_message(results),
             booted_image_id: booted.clone().unwrap_or_default(),
         }),
-        News::Reverted { failure, booted } => Said::Reverted(pb::Reverted {
-            kind: kind(failure.kind).into(),
+        EventKind::Reverted { failure, booted } => PbKind::Reverted(pb::Reverted {
+            kind: failure_kind_message(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),
             booted_image_id: booted.clone().unwrap_or_default(),
         }),
-        News::NothingToDo => Said::NothingToDo(pb::NothingToDo {}),
-        News::Cancelled { cause } => Said::Cancelled(pb::Cancelled {
+        EventKind::NothingToDo => PbKind::NothingToDo(pb::NothingToDo {}),
+        EventKind::Cancelled { cause } => PbKind::Cancelled(pb::Cancelled {
             cause: cause.clone(),
         }),
     };
     pb::Event {
         sequence: event.sequence,
-        node_time: Some(timestamp(event.at)),
+        node_time: Some(timestamp_message(event.at)),
         boot_id: event.boot_id.clone(),
-        news: Some(news),
-        account: event.account.as_ref().map(account),
+        kind: Some(message),
+        report: event.report.as_ref().map(run_report_message),
     }
 }
 
-fn account(account: &Account) -> pb::Account {
+fn run_report_message(account: &RunReport) -> pb::RunReport {
     let phases = account.phases.iter().map(|span| pb::PhaseSpan {
         phase: span.phase.clone(),
         millis: span.millis,
         bytes: span.bytes,
     });
-    pb::Account {
+    pb::RunReport {
         phases: phases.collect(),
         remarks: account.remarks.clone(),
-        kept_conffiles: account.kept_conffiles.clone(),
+        preserved_conffiles: account.retained_conffiles.clone(),
         restarted_services: account.restarted_services.clone(),
         reboot_required: account.reboot_required,
     }
 }
 
-fn plan_message(plan: &Plan) -> pb::Plan {
+fn plan_message(plan: &UpdatePlan) -> pb::Plan {
     let changes = plan.changes.iter().map(|change| pb::PackageChange {
         name: change.name.clone(),
         architecture: change.architecture.clone(),
@@ -351,11 +355,11 @@ fn plan_message(plan: &Plan) -> pb::Plan {
         download_bytes: plan.download_bytes,
         disk_bytes: plan.disk_bytes,
         reboot_expected: plan.reboot_expected,
-        withheld: plan.withheld.iter().map(withheld).collect(),
+        held_back: plan.held_back.iter().map(held_back_message).collect(),
         image: plan.image.as_ref().map(|image| pb::ImageChange {
             profile_name: image.profile_name.clone(),
             before: image.before.clone(),
-            wanted: image.wanted.clone(),
+            desired: image.after.clone(),
         }),
     }
 }
@@ -370,7 +374,7 @@ fn results_message(results: &[PackageResult]) -> Vec<pb::PackageResult> {
     results.collect()
 }
 
-fn kind(kind: FailureKind) -> pb::FailureKind {
+fn failure_kind_message(kind: FailureKind) -> pb::FailureKind {
     match kind {
         FailureKind::Refresh => pb::FailureKind::Refresh,
         FailureKind::Plan => pb::FailureKind::Plan,
@@ -386,14 +390,14 @@ fn kind(kind: FailureKind) -> pb::FailureKind {
     }
 }
 
-fn instant(timestamp: Timestamp) -> Option<DateTime<Utc>> {
+fn parse_timestamp(timestamp: Timestamp) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp(timestamp.seconds, u32::try_from(timestamp.nanos).ok()?)
 }
 
-fn timestamp(instant: DateTime<Utc>) -> Timestamp {
+fn timestamp_message(instant: DateTime<Utc>) -> Timestamp {
     Timestamp {
         seconds: instant.timestamp(),
-        // A leap second is written as more than a second of nanoseconds, which a message must not have.
+        // chrono stores a leap second as more than a second of nanoseconds, which a message must not contain.
         nanos: i32::try_from(instant.timestamp_subsec_nanos().min(999_999_999)).unwrap_or(0),
     }
 }

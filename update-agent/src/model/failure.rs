@@ -1,61 +1,61 @@
-//! Why something did not work, for programs and for people.
+//! Failures, with a kind for programs and a reason for people.
 
 use serde::{Deserialize, Serialize};
 
-/// Why an attempt failed, for programs.
+/// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The lists of packages could not be made current.
+    /// The package lists could not be refreshed.
     Refresh,
-    /// There is no way to the wanted state.
+    /// No plan leads to the desired state.
     Plan,
-    /// Something could not be fetched.
+    /// A download failed.
     Download,
-    /// Something is not signed by whom it should be.
+    /// A signature is missing or invalid.
     Signature,
     /// The disk is full or does not work.
     Storage,
-    /// A package's script or dpkg itself failed.
+    /// A package script or dpkg failed.
     Apply,
-    /// Applied, but not found as wanted.
+    /// The change was applied, but the node is not as desired.
     Verify,
     /// The agent was killed and could not finish.
     Interrupted,
-    /// The agent does not know how to do what was asked.
+    /// The agent does not support this kind of update.
     Unsupported,
-    /// Changed as wanted, but the reboot that it needs did not come about.
+    /// The change was applied, but the reboot that it needs did not happen.
     Reboot,
     /// The machine's owner does not allow it.
     Limits,
 }
 
-/// Why something did not work, for a person as well.
+/// A failure with its reason and the log of the failed tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}")]
 pub struct Failure {
     /// For programs.
     pub kind: FailureKind,
-    /// What a person needs to know, at most [`Failure::MAX_REASON`] bytes.
+    /// Reason for a person, at most [`Failure::MAX_REASON`] bytes.
     pub reason: String,
-    /// The last lines of the tool that failed, at most [`Failure::MAX_LOG`] bytes.
+    /// Last lines of the failed tool's output, at most [`Failure::MAX_LOG`] bytes.
     pub log: String,
 }
 
 impl Failure {
-    /// The most bytes that a reason may have.
+    /// Longest reason in bytes.
     pub const MAX_REASON: usize = 4 << 10;
-    /// The most bytes that a log may have.
+    /// Longest log in bytes.
     pub const MAX_LOG: usize = 32 << 10;
-    /// The most bytes of the log that a remark may have.
+    /// Longest part of the log in a remark, in bytes.
     pub const MAX_REMARK: usize = 1 << 10;
 
-    /// A failure without a tool's words.
+    /// A failure without a log.
     pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
         Self::with_log(kind, reason, "")
     }
 
-    /// A failure with the tool's own words, of which the end is kept.
+    /// A failure with a tool's output, of which only the end is stored.
     pub fn with_log(kind: FailureKind, reason: impl Into<String>, log: &str) -> Self {
         let mut reason = reason.into();
         if reason.len() > Self::MAX_REASON {
@@ -70,15 +70,15 @@ impl Failure {
         }
     }
 
-    /// The same in a few words, for a step that failed and did not matter to the end.
+    /// A short text for a step that failed without changing the outcome.
     pub fn remark(&self, step: &str) -> String {
-        let words = tail(self.log.trim_end(), Self::MAX_REMARK);
-        let colon = if words.is_empty() { "" } else { ":\n" };
-        format!("{step}: {}{colon}{words}", self.reason)
+        let log_tail = tail(self.log.trim_end(), Self::MAX_REMARK);
+        let colon = if log_tail.is_empty() { "" } else { ":\n" };
+        format!("{step}: {}{colon}{log_tail}", self.reason)
     }
 }
 
-/// The end of a text, at most `most` bytes, beginning at a line if there is one.
+/// The end of a text, at most `most` bytes. Begins at a line start if possible.
 pub fn tail(text: &str, most: usize) -> &str {
     if text.len() <= most {
         return text;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_keeps_its_last_lines_and_a_reason_its_first_words() {
+    fn a_log_keeps_its_last_lines_and_a_reason_its_beginning() {
         let log = "é".repeat(Failure::MAX_LOG) + "\nthe end";
         let failure = Failure::with_log(FailureKind::Apply, "é".repeat(Failure::MAX_REASON), &log);
         assert_eq!(failure.log, "the end");

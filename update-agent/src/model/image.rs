@@ -1,4 +1,4 @@
-//! A wish for an image of the operating system, and what is told of one.
+//! The spec of an image update, and the image before and after.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
-/// SHA-256 of some bytes. Written as 64 small hexadecimal digits.
+/// A SHA-256, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sha256([u8; 32]);
 
-/// A text is no SHA-256.
+/// A text is not a SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no SHA-256: that has 64 digits, 0-9 and a-f")]
+#[error("{0:?} is not a SHA-256: it must have 64 digits, 0-9 and a-f")]
 pub struct BadSha256(String);
 
 impl Sha256 {
-    /// That of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    /// Hashes bytes.
+    pub fn hash(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
@@ -51,12 +51,12 @@ impl FromStr for Sha256 {
 
     fn from_str(text: &str) -> Result<Self, BadSha256> {
         let bad = || {
-            // A text from outside may be long.
-            let mut shown: String = text.chars().take(80).collect();
-            if shown.len() < text.len() {
-                shown.push('…');
+            // The text comes from outside and may be long.
+            let mut excerpt: String = text.chars().take(80).collect();
+            if excerpt.len() < text.len() {
+                excerpt.push('…');
             }
-            BadSha256(shown)
+            BadSha256(excerpt)
         };
         let digits = text.as_bytes();
         if digits.len() != 64 {
@@ -95,44 +95,44 @@ impl TryFrom<String> for Sha256 {
 impl From<Sha256> for String {
     fn from(digest: Sha256) -> Self {
         let mut text = Self::with_capacity(64);
-        // To write into text does not fail.
+        // Writing to a String does not fail.
         write!(text, "{digest}").ok();
         text
     }
 }
 
-/// Run an image of the operating system.
+/// Boots an image of the operating system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ImageWish {
-    /// The server's own name of the release.
+pub struct ImageSpec {
+    /// The server's ID of the release.
     pub os_id: String,
-    /// The release in words.
+    /// Display name of the release.
     pub name: String,
-    /// The line of releases that it is one of; `IMAGE_ID` of its os-release(5).
+    /// The image series of the release; `IMAGE_ID` of its os-release(5).
     pub profile_name: String,
-    /// Its version in that line; `IMAGE_VERSION` of its os-release(5).
+    /// Its version in that series; `IMAGE_VERSION` of its os-release(5).
     pub image_id: String,
-    /// What it runs on, such as `x86_64`.
+    /// Architecture of the image, for example `x86_64`.
     pub architecture: String,
-    /// Where its file is.
+    /// Location of the file.
     pub url: String,
-    /// Of the file as it is fetched.
+    /// Digest of the file as it is downloaded.
     pub sha256: Sha256,
     /// Each `<SHA-256 of the SPKI>:<base64 of the signature>`.
     #[serde(default)]
     pub signatures: Vec<String>,
-    /// How it may be fetched.
+    /// Rules for the download.
     #[serde(default)]
     pub rules: ImageRules,
-    /// Whether it is tried although it failed here before: a person ordered it.
+    /// Whether the image may be tried although it failed on this node before: a person ordered it.
     #[serde(default)]
-    pub again: bool,
+    pub allow_retry: bool,
 }
 
-impl ImageWish {
-    /// Whether another wish means the same file of the same release: what may be told of it anew, such as another rule
-    /// or another signature, makes no other image.
+impl ImageSpec {
+    /// Whether another spec means the same file of the same release. A change of the rules or signatures makes no other
+    /// image.
     pub fn is_same_image(&self, other: &Self) -> bool {
         self.sha256 == other.sha256
             && self.url == other.url
@@ -142,15 +142,15 @@ impl ImageWish {
     }
 }
 
-/// How an image may be fetched.
+/// Rules for the download of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageRules {
-    /// While fetching; 0 for no limit.
+    /// Limit of the download; 0 for no limit.
     pub download_bytes_per_second: u64,
-    /// A longer file is refused; 0 for no limit.
+    /// Maximum size of the file; 0 for no limit.
     pub max_bytes: u64,
-    /// So often a download may fail in a row.
+    /// How many downloads in a row may fail.
     pub attempts: u32,
 }
 
@@ -167,17 +167,17 @@ impl Default for ImageRules {
 /// The image before and after.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChange {
-    /// The line of releases that the wanted one is one of.
+    /// The image series of the new image.
     pub profile_name: String,
-    /// The version that runs; empty if that is not known.
+    /// The booted version; empty if it is not known.
     pub before: String,
-    /// The version that is wanted.
-    pub wanted: String,
+    /// The desired version.
+    pub after: String,
 }
 
 #[cfg(test)]
-impl ImageWish {
-    /// For tests: a wish for a version, whose file is the text of it.
+impl ImageSpec {
+    /// For tests: a spec of a version, whose file contains the version as text.
     pub(crate) fn sample(image_id: &str) -> Self {
         Self {
             os_id: "os-2".into(),
@@ -186,10 +186,10 @@ impl ImageWish {
             image_id: image_id.into(),
             architecture: "x86_64".into(),
             url: format!("https://images.example/demo-{image_id}.raw.zst"),
-            sha256: Sha256::of(image_id.as_bytes()),
+            sha256: Sha256::hash(image_id.as_bytes()),
             signatures: Vec::new(),
             rules: ImageRules::default(),
-            again: false,
+            allow_retry: false,
         }
     }
 }
@@ -198,19 +198,19 @@ impl ImageWish {
 mod tests {
     use super::*;
 
-    /// Of no bytes at all.
+    /// SHA-256 of no bytes.
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    fn wish() -> ImageWish {
-        ImageWish {
-            sha256: Sha256::of(b""),
-            ..ImageWish::sample("1.1")
+    fn spec() -> ImageSpec {
+        ImageSpec {
+            sha256: Sha256::hash(b""),
+            ..ImageSpec::sample("1.1")
         }
     }
 
     #[test]
-    fn a_digest_is_written_in_small_digits_and_read_from_them_only() {
-        let digest = Sha256::of(b"");
+    fn a_digest_is_written_and_read_in_lower_case() {
+        let digest = Sha256::hash(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Sha256>().unwrap(), digest);
         assert_eq!(
@@ -236,31 +236,31 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_of_an_agent_that_noted_less_is_understood() {
+    fn a_spec_of_an_older_agent_is_read() {
         let earlier = format!(
             r#"{{"os_id":"os-2","name":"Demo 1.1","profile_name":"demo","image_id":"1.1",
             "architecture":"x86_64","url":"https://images.example/demo-1.1.raw.zst","sha256":"{EMPTY}"}}"#
         );
-        assert_eq!(serde_json::from_str::<ImageWish>(&earlier).unwrap(), wish());
+        assert_eq!(serde_json::from_str::<ImageSpec>(&earlier).unwrap(), spec());
     }
 
     #[test]
-    fn another_file_is_another_image_and_an_order_is_not() {
-        let ordered = ImageWish {
-            again: true,
+    fn another_file_is_another_image_but_a_retry_is_not() {
+        let ordered = ImageSpec {
+            allow_retry: true,
             signatures: vec!["k:s".into()],
-            ..wish()
+            ..spec()
         };
-        assert!(wish().is_same_image(&ordered));
-        let other = ImageWish {
-            sha256: Sha256::of(b"other"),
-            ..wish()
+        assert!(spec().is_same_image(&ordered));
+        let other = ImageSpec {
+            sha256: Sha256::hash(b"other"),
+            ..spec()
         };
-        assert!(!wish().is_same_image(&other));
-        let moved = ImageWish {
+        assert!(!spec().is_same_image(&other));
+        let moved = ImageSpec {
             url: "https://elsewhere.example/demo-1.1.raw.zst".into(),
-            ..wish()
+            ..spec()
         };
-        assert!(!wish().is_same_image(&moved));
+        assert!(!spec().is_same_image(&moved));
     }
 }

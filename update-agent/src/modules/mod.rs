@@ -1,8 +1,8 @@
-//! What knows how to change one kind of thing: the contract between the engine and its modules.
+//! The interface between the engine and its modules. A module changes one kind of thing, such as packages.
 //!
-//! A module looks, thinks and acts. `plan` has no `self`, so it cannot act. A module is fully typed; [`Plugged`] hides
-//! the types from the engine and ties the module to its part of the wish. Adding a module is one folder and one line
-//! where the modules are listed.
+//! A module observes, plans and applies. `plan` has no `self`, so it cannot change anything. A module is fully typed;
+//! [`ModuleAdapter`] hides the types from the engine and selects the module's part of an update spec. A new module needs
+//! one folder and one line in the list of modules.
 
 use std::future::{Future, ready};
 
@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::{
-    Change, Failure, FailureKind, ImageChange, PackageResult, Plan, Wish, Withheld,
+    Failure, FailureKind, HeldBackPackage, ImageChange, PackageChange, PackageResult, UpdatePlan,
+    UpdateSpec,
 };
 
 pub mod image;
@@ -20,86 +21,86 @@ pub mod packages;
 
 /// Whether a step is taken for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Try {
-    /// Nobody has begun it.
+pub enum TryKind {
+    /// The step was not begun before.
     First,
-    /// It was begun and its end was not written down: it may be done, half done or not begun at all.
+    /// The step was begun and its end was not recorded: it may be done, half done or not begun at all.
     Again,
 }
 
-/// How far a module has fetched what a step needs.
+/// Progress of a module's downloads for a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fetched {
-    /// All is there and checked.
-    All,
-    /// Some of it: it is gone on with after the server was heard.
-    Part,
-    /// Not now, because of this; it is tried again by itself.
-    Later(String),
+pub enum FetchProgress {
+    /// All files are there and checked.
+    Complete,
+    /// A part is there; the download continues after the next contact with the server.
+    Partial,
+    /// Nothing can be fetched now, for this reason; the agent tries again by itself.
+    Deferred(String),
 }
 
-/// Whether the change may begin, as far as the node itself is concerned.
+/// Whether the change may begin, as far as the node is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// It may.
-    Yes,
-    /// Not now, because of this; it will pass by itself.
+pub enum Readiness {
+    /// It may begin.
+    Ready,
+    /// It may not begin now, for this reason; the reason will pass by itself.
     NotYet(String),
 }
 
-/// What came of an attempt to go back.
+/// Result of undoing steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undone {
+pub enum UndoOutcome {
     /// The node is verified to be as before.
     Entirely,
-    /// The module does not know how: the node stays as it is.
+    /// The module cannot undo the steps: the node stays as it is.
     Impossible,
 }
 
-/// What was found when the work was looked at.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Each package of the plan as it is now.
+    /// State of each package of the plan.
     pub results: Vec<PackageResult>,
-    /// What is not as it was planned.
+    /// Difference from the plan, if there is one.
     pub problem: Option<Failure>,
-    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
-    pub kept_conffiles: Vec<String>,
-    /// Whether the problem does not pass with time: there is nothing to wait for.
+    /// Configuration files with local changes that were not replaced; the package's version lies next to each.
+    pub retained_conffiles: Vec<String>,
+    /// Whether waiting cannot solve the problem.
     pub is_final: bool,
-    /// The version of the image that runs, if one was to be booted and that is known.
+    /// The booted image version, if an image was to be booted and the version is known.
     pub booted: Option<String>,
 }
 
-/// What was done, and what is left to do, after all was found as planned.
+/// Result of the post-apply work, after the verification succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct After {
-    /// Units that were restarted because they ran what was replaced.
+pub struct PostApplyResult {
+    /// Units that were restarted because they used replaced files.
     pub restarted: Vec<String>,
-    /// Why the change asks for a reboot, in words; `None` if it does not.
+    /// Why the change needs a reboot; `None` if it does not.
     pub reboot: Option<Vec<String>>,
-    /// Whether nothing is changed before that reboot. What cannot reboot then goes back: it is not as wanted.
+    /// Whether only that reboot applies the change. If the node cannot reboot, the change is reverted.
     pub reboot_is_the_change: bool,
-    /// What went wrong and changes nothing of the end, in words for a person.
+    /// Problems that do not change the outcome, for a person.
     pub remarks: Vec<String>,
 }
 
-/// A plan of one module.
+/// The plan of one module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft<S> {
     /// The whole change.
-    pub changes: Vec<Change>,
-    /// Bytes to fetch.
+    pub changes: Vec<PackageChange>,
+    /// Bytes to download.
     pub download_bytes: u64,
-    /// By how many bytes what is installed grows; negative if it shrinks.
+    /// Growth of the installed size in bytes; negative if it shrinks.
     pub disk_bytes: i64,
-    /// Whether it will probably ask for a reboot.
+    /// Whether the change probably needs a reboot.
     pub reboot_expected: bool,
-    /// What has a newer version and does not get it.
-    pub withheld: Vec<Withheld>,
+    /// Packages whose newer version is not installed.
+    pub held_back: Vec<HeldBackPackage>,
     /// The image before and after, if one is to be booted.
     pub image: Option<ImageChange>,
-    /// The way there; none if there is nothing to do.
+    /// The steps; empty if there is nothing to do.
     pub steps: Vec<S>,
 }
 
@@ -110,7 +111,7 @@ impl<S> Default for Draft<S> {
             download_bytes: 0,
             disk_bytes: 0,
             reboot_expected: false,
-            withheld: Vec::new(),
+            held_back: Vec::new(),
             image: None,
             steps: Vec::new(),
         }
@@ -118,109 +119,117 @@ impl<S> Default for Draft<S> {
 }
 
 impl<S> Draft<S> {
-    /// The plan as it is told, without the way there.
-    pub fn plan(&self) -> Plan {
-        Plan {
+    /// The plan as it is reported, without the steps.
+    pub fn to_plan(&self) -> UpdatePlan {
+        UpdatePlan {
             changes: self.changes.clone(),
             download_bytes: self.download_bytes,
             disk_bytes: self.disk_bytes,
             reboot_expected: self.reboot_expected,
-            withheld: self.withheld.clone(),
+            held_back: self.held_back.clone(),
             image: self.image.clone(),
         }
     }
 }
 
-/// The contract between the engine and a module.
+/// The interface between the engine and a module.
 pub trait Module: Send + Sync + 'static {
-    /// Stable: it is written into the journal.
+    /// Stable name: it is written to the journal.
     const NAME: &'static str;
-    /// The names of its kinds of steps, in the order in which they are taken.
-    const STEPS: &'static [&'static str];
-    /// Whether its steps only get the node ready for a change that any reset makes then. Such a step is not taken once the
-    /// leave has ended, and an attempt is not over before it is certain that what it got ready was made or taken back.
-    const ARMS: bool = false;
-    /// Its part of a wish.
-    type Wanted: Sync + 'static;
-    /// What it sees.
-    type Observed: Send;
-    /// One change. Written to the journal before it is made.
+    /// Names of the step kinds, in the order in which they are taken.
+    const STEP_NAMES: &'static [&'static str];
+    /// Whether the steps only prepare a change that the next reset applies. Such a step is not taken after the start
+    /// deadline, and an attempt does not end before the prepared change is either applied or cancelled.
+    const APPLIES_ON_REBOOT: bool = false;
+    /// The module's part of an update spec.
+    type Spec: Sync + 'static;
+    /// The observed state.
+    type Observation: Send;
+    /// One change. It is written to the journal before it is made.
     type Step: Serialize + DeserializeOwned + Send + Sync;
-    /// What it notes of the node before the change, to tell later what came of the change. Written to the journal.
+    /// State of the node before the change, to find out later what the change did. Written to the journal.
     type Baseline: Serialize + DeserializeOwned + Default + Send + Sync;
 
-    /// Brings what is known about the outside up to date. Changes nothing of the node but that knowledge.
+    /// Refreshes what is known about the outside. Changes only that knowledge on the node.
     fn refresh(
         &self,
-        wanted: Option<&Self::Wanted>,
+        spec: Option<&Self::Spec>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Looks: what is, and what the tools say would be the way to what is wanted. Changes nothing.
+    /// Observes the state of the node and how the tools would reach the desired state. Changes nothing.
     fn observe(
         &self,
-        wanted: &Self::Wanted,
-    ) -> impl Future<Output = Result<Self::Observed, Failure>> + Send;
+        spec: &Self::Spec,
+    ) -> impl Future<Output = Result<Self::Observation, Failure>> + Send;
 
-    /// Thinks. No `self`, so there is nothing to act with: the same input gives the same draft.
-    fn plan(wanted: &Self::Wanted, observed: &Self::Observed)
-    -> Result<Draft<Self::Step>, Failure>;
+    /// Plans. Has no `self`, so it cannot change anything: the same input gives the same draft.
+    fn plan(spec: &Self::Spec, observed: &Self::Observation) -> Result<Draft<Self::Step>, Failure>;
 
-    /// Which of [`Module::STEPS`] a step is.
+    /// The name of a step, one of [`Module::STEP_NAMES`].
     fn step_name(step: &Self::Step) -> &'static str;
 
-    /// The same step, for a wish for the same change of which something was told anew, such as how it may be fetched.
-    fn renew(step: Self::Step, _wanted: &Self::Wanted) -> Self::Step {
+    /// Updates a step for a newer spec of the same change, for example with other download rules.
+    fn update_step(step: Self::Step, _spec: &Self::Spec) -> Self::Step {
         step
     }
 
-    /// Fetches and checks what a step needs, so that nothing has to be fetched when it is taken. What is there already
-    /// is checked again and not fetched again. What takes long is fetched in parts. Changes nothing of what the node runs.
-    fn fetch(&self, step: &Self::Step) -> impl Future<Output = Result<Fetched, Failure>> + Send;
+    /// Fetches and checks the files of a step, so that taking it needs no download. Existing files are checked and not
+    /// fetched again. Long downloads are fetched in parts. Does not change what the node runs.
+    fn fetch(
+        &self,
+        step: &Self::Step,
+    ) -> impl Future<Output = Result<FetchProgress, Failure>> + Send;
 
-    /// Looks whether the steps still fit the node and whether it has what they need, as near to the beginning as can be.
-    fn check(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Ready, Failure>> + Send;
+    /// Checks right before the start whether the steps still fit the node and their files are complete.
+    fn check(
+        &self,
+        steps: &[Self::Step],
+    ) -> impl Future<Output = Result<Readiness, Failure>> + Send;
 
-    /// Notes how the node is right before the first step. Changes nothing.
-    fn note(
+    /// Records the state of the node right before the first step. Changes nothing.
+    fn take_baseline(
         &self,
         steps: &[Self::Step],
     ) -> impl Future<Output = Result<Self::Baseline, Failure>> + Send;
 
-    /// Who else is changing what the module changes; `None` if nobody is. Before something is tried again that is waited
-    /// for, but not so long that the server hears nothing of the node.
-    fn at_work(&self, trying: Try) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
+    /// Which other program is changing the same things; `None` if there is none. Waits for that program before a step is
+    /// taken again, but only so long that the server still hears from the node.
+    fn find_concurrent_change(
+        &self,
+        trying: TryKind,
+    ) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
 
-    /// Acts. Safe to repeat: the machine may lose power in the middle.
+    /// Takes a step. Safe to repeat: the machine may lose power in the middle.
     fn apply(
         &self,
         step: &Self::Step,
-        trying: Try,
+        trying: TryKind,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Acts, as [`Module::apply`]. Leave was given until `before`: who has to wait for something on the way does not act if
-    /// it has ended meanwhile.
-    fn apply_before(
+    /// Takes a step like [`Module::apply`]. The start is permitted until `before`: a step that has to wait for something
+    /// does not begin its change after that time.
+    fn apply_until(
         &self,
         step: &Self::Step,
-        trying: Try,
+        trying: TryKind,
         _before: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         self.apply(step, trying)
     }
 
-    /// Looks at what the steps made. What was wrong when it was noted is not the steps' doing.
+    /// Verifies the result of the steps. Problems that are in the baseline are not caused by the steps.
     fn verify(
         &self,
         steps: &[Self::Step],
         baseline: &Self::Baseline,
     ) -> impl Future<Output = Result<Verdict, Failure>> + Send;
 
-    /// Once all is as planned: does what the wish says should follow, and tells whether a reboot should. Safe to repeat.
-    fn after(
+    /// Does the work that follows a verified change, and returns whether it needs a reboot. Safe to repeat.
+    fn post_apply(
         &self,
         steps: &[Self::Step],
         baseline: &Self::Baseline,
-    ) -> impl Future<Output = Result<After, Failure>> + Send;
+    ) -> impl Future<Output = Result<PostApplyResult, Failure>> + Send;
 
     /// Whether the node certainly is as it was before the steps.
     fn is_untouched(
@@ -228,247 +237,259 @@ pub trait Module: Send + Sync + 'static {
         steps: &[Self::Step],
     ) -> impl Future<Output = Result<bool, Failure>> + Send;
 
-    /// Goes back to what was before the steps, if the module knows how.
-    fn undo(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Undone, Failure>> + Send;
+    /// Undoes the steps, if the module can.
+    fn undo(
+        &self,
+        steps: &[Self::Step],
+    ) -> impl Future<Output = Result<UndoOutcome, Failure>> + Send;
 
-    /// Takes back what would change the node at its next reset. Asked when no attempt is open that waits for that; cheap
-    /// if there is nothing.
-    fn stand_down(&self) -> impl Future<Output = Result<(), Failure>> + Send {
+    /// Cancels a prepared change that the next reset would apply. Called when no open attempt waits for it; cheap if there
+    /// is none.
+    fn cancel_pending_change(&self) -> impl Future<Output = Result<(), Failure>> + Send {
         ready(Ok(()))
     }
 
-    /// Removes what was fetched and is quickly fetched again. It may be wanted by the next attempt: what takes long is for
-    /// [`Module::discard_but`].
-    fn clean(&self) -> Result<(), Failure>;
+    /// Removes downloads that are quickly fetched again. The next attempt may need them; long downloads are removed by
+    /// [`Module::discard_downloads_except`].
+    fn clean_up(&self) -> Result<(), Failure>;
 
-    /// Removes what took long to fetch, but for what this wish needs.
-    fn discard_but(
+    /// Removes long downloads, except those that this spec needs.
+    fn discard_downloads_except(
         &self,
-        _wanted: Option<&Self::Wanted>,
+        _spec: Option<&Self::Spec>,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         ready(Ok(()))
     }
 }
 
-/// A step as the engine and the journal see it: whose, which, and what, unread.
+/// A step as the engine and the journal see it: module, name and uninterpreted payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnyStep {
-    /// Whose.
+    /// Name of the module.
     pub module: String,
-    /// Which of the module's steps.
+    /// Name of the step.
     pub name: String,
-    /// What.
-    pub what: Value,
+    /// The step itself, as JSON.
+    pub payload: Value,
 }
 
-/// A module with its types hidden, so that the engine can hold a list of them. The methods are those of [`Module`];
-/// steps of other modules are left alone.
+/// A module with its types hidden, so that the engine can hold a list of modules. The methods are those of [`Module`];
+/// steps of other modules are ignored.
 #[async_trait::async_trait]
 pub trait AnyModule: Send + Sync {
     /// [`Module::NAME`].
     fn name(&self) -> &'static str;
-    /// [`Module::STEPS`].
+    /// [`Module::STEP_NAMES`].
     fn step_names(&self) -> &'static [&'static str];
-    /// [`Module::ARMS`].
-    fn arms(&self) -> bool;
-    /// [`Module::refresh`]; `None` refreshes without a wish.
-    async fn refresh(&self, wish: Option<&Wish>) -> Result<(), Failure>;
-    /// Looks and thinks; `None` if the wish does not speak of this module.
-    async fn plan(&self, wish: &Wish) -> Result<Option<Draft<AnyStep>>, Failure>;
-    /// [`Module::renew`]; a wish that does not speak of this module changes nothing.
-    fn renew(&self, step: &AnyStep, wish: &Wish) -> Result<AnyStep, Failure>;
+    /// [`Module::APPLIES_ON_REBOOT`].
+    fn applies_on_reboot(&self) -> bool;
+    /// [`Module::refresh`]; `None` refreshes without a spec.
+    async fn refresh(&self, spec: Option<&UpdateSpec>) -> Result<(), Failure>;
+    /// Observes and plans; `None` if the spec does not concern this module.
+    async fn plan(&self, spec: &UpdateSpec) -> Result<Option<Draft<AnyStep>>, Failure>;
+    /// [`Module::update_step`]; a spec that does not concern this module changes nothing.
+    fn update_step(&self, step: &AnyStep, spec: &UpdateSpec) -> Result<AnyStep, Failure>;
     /// [`Module::fetch`].
-    async fn fetch(&self, step: &AnyStep) -> Result<Fetched, Failure>;
+    async fn fetch(&self, step: &AnyStep) -> Result<FetchProgress, Failure>;
     /// [`Module::check`].
-    async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure>;
-    /// [`Module::note`], put into words.
-    async fn note(&self, steps: &[AnyStep]) -> Result<Value, Failure>;
-    /// [`Module::at_work`].
-    async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure>;
-    /// [`Module::apply_before`].
+    async fn check(&self, steps: &[AnyStep]) -> Result<Readiness, Failure>;
+    /// [`Module::take_baseline`], as JSON.
+    async fn take_baseline(&self, steps: &[AnyStep]) -> Result<Value, Failure>;
+    /// [`Module::find_concurrent_change`].
+    async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure>;
+    /// [`Module::apply_until`].
     async fn apply(
         &self,
         step: &AnyStep,
-        trying: Try,
+        trying: TryKind,
         before: Option<DateTime<Utc>>,
     ) -> Result<(), Failure>;
-    /// [`Module::verify`]; a baseline that is not there or cannot be read is an empty one.
+    /// [`Module::verify`]; a missing or unreadable baseline counts as an empty one.
     async fn verify(&self, steps: &[AnyStep], baseline: &Value) -> Result<Verdict, Failure>;
-    /// [`Module::after`], with the same baseline.
-    async fn after(&self, steps: &[AnyStep], baseline: &Value) -> Result<After, Failure>;
+    /// [`Module::post_apply`], with the same baseline.
+    async fn post_apply(
+        &self,
+        steps: &[AnyStep],
+        baseline: &Value,
+    ) -> Result<PostApplyResult, Failure>;
     /// [`Module::is_untouched`].
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
     /// [`Module::undo`].
-    async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure>;
-    /// [`Module::stand_down`].
-    async fn stand_down(&self) -> Result<(), Failure>;
-    /// [`Module::clean`].
-    fn clean(&self) -> Result<(), Failure>;
-    /// [`Module::discard_but`]; a wish that does not speak of this module needs nothing of it.
-    async fn discard_but(&self, wish: Option<&Wish>) -> Result<(), Failure>;
+    async fn undo(&self, steps: &[AnyStep]) -> Result<UndoOutcome, Failure>;
+    /// [`Module::cancel_pending_change`].
+    async fn cancel_pending_change(&self) -> Result<(), Failure>;
+    /// [`Module::clean_up`].
+    fn clean_up(&self) -> Result<(), Failure>;
+    /// [`Module::discard_downloads_except`]; a spec that does not concern this module needs none of its downloads.
+    async fn discard_downloads_except(&self, spec: Option<&UpdateSpec>) -> Result<(), Failure>;
 }
 
-/// Ties a module to its part of the wish.
+/// Connects a module to the engine.
 #[derive(Debug)]
-pub struct Plugged<M: Module> {
+pub struct ModuleAdapter<M: Module> {
     /// The module.
     pub module: M,
-    /// Its part.
-    pub wanted: fn(&Wish) -> Option<&M::Wanted>,
+    /// Selects the module's part of a spec.
+    pub select_spec: fn(&UpdateSpec) -> Option<&M::Spec>,
 }
 
 #[async_trait::async_trait]
-impl<M: Module> AnyModule for Plugged<M> {
+impl<M: Module> AnyModule for ModuleAdapter<M> {
     fn name(&self) -> &'static str {
         M::NAME
     }
 
     fn step_names(&self) -> &'static [&'static str] {
-        M::STEPS
+        M::STEP_NAMES
     }
 
-    fn arms(&self) -> bool {
-        M::ARMS
+    fn applies_on_reboot(&self) -> bool {
+        M::APPLIES_ON_REBOOT
     }
 
-    async fn refresh(&self, wish: Option<&Wish>) -> Result<(), Failure> {
-        match wish {
+    async fn refresh(&self, spec: Option<&UpdateSpec>) -> Result<(), Failure> {
+        match spec {
             None => self.module.refresh(None).await,
-            Some(wish) => match (self.wanted)(wish) {
-                Some(wanted) => self.module.refresh(Some(wanted)).await,
+            Some(spec) => match (self.select_spec)(spec) {
+                Some(own_spec) => self.module.refresh(Some(own_spec)).await,
                 None => Ok(()),
             },
         }
     }
 
-    async fn plan(&self, wish: &Wish) -> Result<Option<Draft<AnyStep>>, Failure> {
-        let Some(wanted) = (self.wanted)(wish) else {
+    async fn plan(&self, spec: &UpdateSpec) -> Result<Option<Draft<AnyStep>>, Failure> {
+        let Some(own_spec) = (self.select_spec)(spec) else {
             return Ok(None);
         };
-        let observed = self.module.observe(wanted).await?;
-        let draft = M::plan(wanted, &observed)?;
-        let steps: Result<Vec<_>, _> = draft.steps.iter().map(pack::<M>).collect();
+        let observed = self.module.observe(own_spec).await?;
+        let draft = M::plan(own_spec, &observed)?;
+        let steps: Result<Vec<_>, _> = draft.steps.iter().map(encode_step::<M>).collect();
         Ok(Some(Draft {
             changes: draft.changes,
             download_bytes: draft.download_bytes,
             disk_bytes: draft.disk_bytes,
             reboot_expected: draft.reboot_expected,
-            withheld: draft.withheld,
+            held_back: draft.held_back,
             image: draft.image,
             steps: steps?,
         }))
     }
 
-    fn renew(&self, step: &AnyStep, wish: &Wish) -> Result<AnyStep, Failure> {
-        match (self.wanted)(wish) {
-            Some(wanted) => pack::<M>(&M::renew(unpack::<M>(step)?, wanted)),
+    fn update_step(&self, step: &AnyStep, spec: &UpdateSpec) -> Result<AnyStep, Failure> {
+        match (self.select_spec)(spec) {
+            Some(own_spec) => encode_step::<M>(&M::update_step(decode_step::<M>(step)?, own_spec)),
             None => Ok(step.clone()),
         }
     }
 
-    async fn fetch(&self, step: &AnyStep) -> Result<Fetched, Failure> {
-        self.module.fetch(&unpack::<M>(step)?).await
+    async fn fetch(&self, step: &AnyStep) -> Result<FetchProgress, Failure> {
+        self.module.fetch(&decode_step::<M>(step)?).await
     }
 
-    async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure> {
-        self.module.check(&unpack_own::<M>(steps)?).await
+    async fn check(&self, steps: &[AnyStep]) -> Result<Readiness, Failure> {
+        self.module.check(&decode_own_steps::<M>(steps)?).await
     }
 
-    async fn note(&self, steps: &[AnyStep]) -> Result<Value, Failure> {
-        let baseline = self.module.note(&unpack_own::<M>(steps)?).await?;
+    async fn take_baseline(&self, steps: &[AnyStep]) -> Result<Value, Failure> {
+        let baseline = self
+            .module
+            .take_baseline(&decode_own_steps::<M>(steps)?)
+            .await?;
         serde_json::to_value(baseline).map_err(|error| {
-            let reason = format!("what {} noted cannot be written down: {error}", M::NAME);
+            let reason = format!("cannot serialize the baseline of {}: {error}", M::NAME);
             Failure::new(FailureKind::Plan, reason)
         })
     }
 
-    async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure> {
-        self.module.at_work(trying).await
+    async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
+        self.module.find_concurrent_change(trying).await
     }
 
     async fn apply(
         &self,
         step: &AnyStep,
-        trying: Try,
+        trying: TryKind,
         before: Option<DateTime<Utc>>,
     ) -> Result<(), Failure> {
-        let step = unpack::<M>(step)?;
-        self.module.apply_before(&step, trying, before).await
+        let step = decode_step::<M>(step)?;
+        self.module.apply_until(&step, trying, before).await
     }
 
     async fn verify(&self, steps: &[AnyStep], baseline: &Value) -> Result<Verdict, Failure> {
-        let steps = unpack_own::<M>(steps)?;
-        let baseline = unpack_baseline::<M>(baseline);
+        let steps = decode_own_steps::<M>(steps)?;
+        let baseline = decode_baseline::<M>(baseline);
         self.module.verify(&steps, &baseline).await
     }
 
-    async fn after(&self, steps: &[AnyStep], baseline: &Value) -> Result<After, Failure> {
-        let steps = unpack_own::<M>(steps)?;
-        let baseline = unpack_baseline::<M>(baseline);
-        self.module.after(&steps, &baseline).await
+    async fn post_apply(
+        &self,
+        steps: &[AnyStep],
+        baseline: &Value,
+    ) -> Result<PostApplyResult, Failure> {
+        let steps = decode_own_steps::<M>(steps)?;
+        let baseline = decode_baseline::<M>(baseline);
+        self.module.post_apply(&steps, &baseline).await
     }
 
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure> {
-        self.module.is_untouched(&unpack_own::<M>(steps)?).await
+        self.module
+            .is_untouched(&decode_own_steps::<M>(steps)?)
+            .await
     }
 
-    async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure> {
-        self.module.undo(&unpack_own::<M>(steps)?).await
+    async fn undo(&self, steps: &[AnyStep]) -> Result<UndoOutcome, Failure> {
+        self.module.undo(&decode_own_steps::<M>(steps)?).await
     }
 
-    async fn stand_down(&self) -> Result<(), Failure> {
-        self.module.stand_down().await
+    async fn cancel_pending_change(&self) -> Result<(), Failure> {
+        self.module.cancel_pending_change().await
     }
 
-    fn clean(&self) -> Result<(), Failure> {
-        self.module.clean()
+    fn clean_up(&self) -> Result<(), Failure> {
+        self.module.clean_up()
     }
 
-    async fn discard_but(&self, wish: Option<&Wish>) -> Result<(), Failure> {
-        let wanted = wish.and_then(self.wanted);
-        self.module.discard_but(wanted).await
+    async fn discard_downloads_except(&self, spec: Option<&UpdateSpec>) -> Result<(), Failure> {
+        let own_spec = spec.and_then(self.select_spec);
+        self.module.discard_downloads_except(own_spec).await
     }
 }
 
-fn pack<M: Module>(step: &M::Step) -> Result<AnyStep, Failure> {
+fn encode_step<M: Module>(step: &M::Step) -> Result<AnyStep, Failure> {
     let what = serde_json::to_value(step).map_err(|error| {
-        let reason = format!("a step of {} cannot be written down: {error}", M::NAME);
+        let reason = format!("cannot serialize a step of {}: {error}", M::NAME);
         Failure::new(FailureKind::Plan, reason)
     })?;
     Ok(AnyStep {
         module: M::NAME.to_owned(),
         name: M::step_name(step).to_owned(),
-        what,
+        payload: what,
     })
 }
 
-fn unpack<M: Module>(step: &AnyStep) -> Result<M::Step, Failure> {
-    M::Step::deserialize(&step.what).map_err(|error| {
-        let reason = format!(
-            "the step {} of {} is not known: {error}",
-            step.name,
-            M::NAME
-        );
+fn decode_step<M: Module>(step: &AnyStep) -> Result<M::Step, Failure> {
+    M::Step::deserialize(&step.payload).map_err(|error| {
+        let reason = format!("cannot read the step {} of {}: {error}", step.name, M::NAME);
         Failure::new(FailureKind::Unsupported, reason)
     })
 }
 
-fn unpack_own<M: Module>(steps: &[AnyStep]) -> Result<Vec<M::Step>, Failure> {
+fn decode_own_steps<M: Module>(steps: &[AnyStep]) -> Result<Vec<M::Step>, Failure> {
     steps
         .iter()
         .filter(|step| step.module == M::NAME)
-        .map(unpack::<M>)
+        .map(decode_step::<M>)
         .collect()
 }
 
-/// An agent of another version may have noted other things. Nothing noted is the strictest baseline there is.
-fn unpack_baseline<M: Module>(noted: &Value) -> M::Baseline {
-    if noted.is_null() {
+/// A missing or unreadable baseline, for example of another agent version, is an empty one, which is the strictest.
+fn decode_baseline<M: Module>(stored: &Value) -> M::Baseline {
+    if stored.is_null() {
         return M::Baseline::default();
     }
-    M::Baseline::deserialize(noted).unwrap_or_else(|error| {
-        tracing::warn!(module = M::NAME, %error, "what was noted before the change cannot be read");
+    M::Baseline::deserialize(stored).unwrap_or_else(|error| {
+        tracing::warn!(module = M::NAME, %error, "cannot read the baseline");
         M::Baseline::default()
     })
 }

@@ -1,4 +1,4 @@
-//! Hours of the week, by the clock on the wall.
+//! Hours of the week, in local time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,52 +6,50 @@ use std::str::FromStr;
 use chrono::{Datelike as _, NaiveDateTime, Timelike as _, Weekday};
 use serde::Deserialize;
 
-/// All seven days.
+/// Bit mask of all seven days.
 const EVERY_DAY: u8 = 0b111_1111;
 
-const MINUTES_OF_A_DAY: u32 = 24 * 60;
+const MINUTES_PER_DAY: u32 = 24 * 60;
 
-/// Hours of the week, such as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`. Those that end before they begin go over
-/// midnight: the days are those on which they begin.
+/// Hours of the week, such as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`. Hours whose end is before
+/// their start extend over midnight; the days are those of the start.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Hours {
     text: String,
-    /// A bit a day, Monday's is the lowest.
+    /// One bit per day; Monday is the lowest bit.
     days: u8,
-    /// In minutes since midnight.
+    /// Start, in minutes since midnight.
     from: u32,
-    /// In minutes since midnight; not part of the hours any more.
+    /// End (exclusive), in minutes since midnight.
     to: u32,
 }
 
-/// The text names no hours.
+/// The text is not a valid specification of hours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} are no hours: {why}; they are written as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`"
-)]
+#[error("{text:?} is not valid: {why}; write hours as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`")]
 pub struct BadHours {
-    /// What was written.
+    /// The invalid text.
     pub text: String,
-    /// What is wrong with it.
+    /// Why the text is invalid.
     pub why: &'static str,
 }
 
 impl Hours {
-    /// Whether they contain a time of the node's own zone. What the clock jumps over in spring is never reached, and what
-    /// it shows twice in autumn counts twice.
-    pub fn contain(&self, at: NaiveDateTime) -> bool {
+    /// Whether the hours contain a local time. Times that are skipped in spring never occur; times
+    /// that occur twice in autumn count twice.
+    pub fn contains(&self, at: NaiveDateTime) -> bool {
         let minute = at.hour() * 60 + at.minute();
-        let today = self.on(at.weekday());
+        let today = self.includes_day(at.weekday());
         if self.from < self.to {
             return today && (self.from..self.to).contains(&minute);
         }
-        let yesterday = self.on(at.weekday().pred());
+        let yesterday = self.includes_day(at.weekday().pred());
         (today && minute >= self.from) || (yesterday && minute < self.to)
     }
 
-    fn on(&self, day: Weekday) -> bool {
-        self.days & bit(day) != 0
+    fn includes_day(&self, day: Weekday) -> bool {
+        self.days & day_bit(day) != 0
     }
 }
 
@@ -69,25 +67,25 @@ impl FromStr for Hours {
             text: text.to_owned(),
             why,
         };
-        let words: Vec<_> = text.split_whitespace().collect();
-        let (days, span) = match words.as_slice() {
+        let parts: Vec<_> = text.split_whitespace().collect();
+        let (days, span) = match parts.as_slice() {
             [span] => (EVERY_DAY, span),
-            [days, span] => (days_of(days).map_err(bad)?, span),
-            _ => return Err(bad("there must be one time, after days if need be")),
+            [days, span] => (parse_days(days).map_err(bad)?, span),
+            _ => return Err(bad("there must be one time span, optionally after days")),
         };
         let (from, to) = span
             .split_once('-')
-            .ok_or_else(|| bad("they have no end"))?;
-        let from = minutes(from).map_err(bad)?;
-        let to = minutes(to).map_err(bad)?;
-        if from == MINUTES_OF_A_DAY {
+            .ok_or_else(|| bad("the time span has no end"))?;
+        let from = parse_minutes(from).map_err(bad)?;
+        let to = parse_minutes(to).map_err(bad)?;
+        if from == MINUTES_PER_DAY {
             return Err(bad("no day begins at 24:00"));
         }
         if from == to {
-            return Err(bad("they end when they begin"));
+            return Err(bad("start and end are equal"));
         }
         Ok(Self {
-            text: words.join(" "),
+            text: parts.join(" "),
             days,
             from,
             to,
@@ -103,31 +101,31 @@ impl TryFrom<String> for Hours {
     }
 }
 
-fn bit(day: Weekday) -> u8 {
+fn day_bit(day: Weekday) -> u8 {
     1 << day.num_days_from_monday()
 }
 
-/// `Sat,Sun` or `Mon-Fri`; a span may go over the end of the week.
-fn days_of(text: &str) -> Result<u8, &'static str> {
+/// Parses `Sat,Sun` or `Mon-Fri`; a span may extend over the end of the week.
+fn parse_days(text: &str) -> Result<u8, &'static str> {
     let mut days = 0;
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (mut day, last) = (day(first)?, day(last)?);
-        days |= bit(day);
+        let (mut day, last) = (parse_day(first)?, parse_day(last)?);
+        days |= day_bit(day);
         while day != last {
             day = day.succ();
-            days |= bit(day);
+            days |= day_bit(day);
         }
     }
     Ok(days)
 }
 
-fn day(text: &str) -> Result<Weekday, &'static str> {
-    text.parse().map_err(|_| "a day is not known")
+fn parse_day(text: &str) -> Result<Weekday, &'static str> {
+    text.parse().map_err(|_| "unknown day")
 }
 
-/// Minutes since midnight of `HH:MM`, up to 24:00.
-fn minutes(text: &str) -> Result<u32, &'static str> {
+/// Parses `HH:MM`, up to 24:00, as minutes since midnight.
+fn parse_minutes(text: &str) -> Result<u32, &'static str> {
     const BAD: &str = "a time must be HH:MM";
     let number = |text: &str| match text.len() {
         2 if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse::<u32>().map_err(|_| BAD),
@@ -136,7 +134,7 @@ fn minutes(text: &str) -> Result<u32, &'static str> {
     let (hour, minute) = text.split_once(':').ok_or(BAD)?;
     let (hour, minute) = (number(hour)?, number(minute)?);
     let all = hour * 60 + minute;
-    if minute > 59 || all > MINUTES_OF_A_DAY {
+    if minute > 59 || all > MINUTES_PER_DAY {
         return Err("a day has 24 hours and an hour 60 minutes");
     }
     Ok(all)
@@ -154,22 +152,22 @@ mod tests {
         date.and_hms_opt(hour, minute, 59).unwrap()
     }
 
-    fn hours(text: &str) -> Hours {
+    fn parse_hours(text: &str) -> Hours {
         text.parse().unwrap()
     }
 
     #[test]
     fn hours_begin_with_their_first_minute_and_end_before_their_last() {
-        let hours = hours("09:30-17:00");
-        assert!(!hours.contain(june(1, 9, 29)));
-        assert!(hours.contain(june(1, 9, 30)));
-        assert!(hours.contain(june(7, 16, 59)));
-        assert!(!hours.contain(june(1, 17, 0)));
+        let hours = parse_hours("09:30-17:00");
+        assert!(!hours.contains(june(1, 9, 29)));
+        assert!(hours.contains(june(1, 9, 30)));
+        assert!(hours.contains(june(7, 16, 59)));
+        assert!(!hours.contains(june(1, 17, 0)));
     }
 
     #[test]
     fn hours_over_midnight_belong_to_the_day_on_which_they_begin() {
-        let nightly = hours("22:00-04:00");
+        let nightly = parse_hours("22:00-04:00");
         for (day, hour, minute, inside) in [
             (1, 21, 59, false),
             (1, 22, 0, true),
@@ -177,38 +175,38 @@ mod tests {
             (2, 3, 59, true),
             (2, 4, 0, false),
         ] {
-            assert_eq!(nightly.contain(june(day, hour, minute)), inside);
+            assert_eq!(nightly.contains(june(day, hour, minute)), inside);
         }
-        let sunday = hours("Sun 22:00-04:00");
-        assert!(!sunday.contain(june(7, 3, 0)), "that is Saturday's night");
-        assert!(sunday.contain(june(7, 23, 0)));
-        assert!(sunday.contain(june(8, 3, 0)), "Monday, before the end");
-        assert!(!sunday.contain(june(8, 23, 0)));
+        let sunday = parse_hours("Sun 22:00-04:00");
+        assert!(!sunday.contains(june(7, 3, 0)), "Saturday's night");
+        assert!(sunday.contains(june(7, 23, 0)));
+        assert!(sunday.contains(june(8, 3, 0)), "Monday, before the end");
+        assert!(!sunday.contains(june(8, 23, 0)));
     }
 
     #[test]
     fn days_are_a_list_or_a_span_also_over_the_end_of_the_week() {
-        let on = |text: &str| {
-            let hours = hours(text);
-            let days = (1..=7).filter(|day| hours.contain(june(*day, 12, 0)));
+        let days_of_text = |text: &str| {
+            let hours = parse_hours(text);
+            let days = (1..=7).filter(|day| hours.contains(june(*day, 12, 0)));
             days.collect::<Vec<_>>()
         };
-        assert_eq!(on("Sat,Sun 00:00-24:00"), [6, 7]);
-        assert_eq!(on("mon-wed,friday 00:00-24:00"), [1, 2, 3, 5]);
-        assert_eq!(on("Fri-Mon 00:00-24:00"), [1, 5, 6, 7]);
-        assert_eq!(on("00:00-24:00").len(), 7);
+        assert_eq!(days_of_text("Sat,Sun 00:00-24:00"), [6, 7]);
+        assert_eq!(days_of_text("mon-wed,friday 00:00-24:00"), [1, 2, 3, 5]);
+        assert_eq!(days_of_text("Fri-Mon 00:00-24:00"), [1, 5, 6, 7]);
+        assert_eq!(days_of_text("00:00-24:00").len(), 7);
     }
 
     #[test]
     fn a_day_of_24_hours_has_no_gap() {
-        let whole = hours("00:00-24:00");
-        assert!(whole.contain(june(1, 0, 0)) && whole.contain(june(1, 23, 59)));
+        let all_day = parse_hours("00:00-24:00");
+        assert!(all_day.contains(june(1, 0, 0)) && all_day.contains(june(1, 23, 59)));
     }
 
     #[test]
-    fn what_names_no_hours_is_refused_with_a_reason() {
+    fn invalid_hours_are_refused_with_a_reason() {
         for (text, why) in [
-            ("", "one time"),
+            ("", "one time span"),
             ("22:00", "no end"),
             ("9:00-17:00", "HH:MM"),
             ("22-04", "HH:MM"),
@@ -217,10 +215,10 @@ mod tests {
             ("22:60-23:00", "60 minutes"),
             ("22:00-24:01", "24 hours"),
             ("24:00-04:00", "begins at 24:00"),
-            ("04:00-04:00", "end when they begin"),
-            ("Sa 00:00-24:00", "a day"),
-            ("Mon- 00:00-24:00", "a day"),
-            ("Sat, Sun 00:00-24:00", "one time"),
+            ("04:00-04:00", "are equal"),
+            ("Sa 00:00-24:00", "unknown day"),
+            ("Mon- 00:00-24:00", "unknown day"),
+            ("Sat, Sun 00:00-24:00", "one time span"),
         ] {
             let error = text.parse::<Hours>().unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

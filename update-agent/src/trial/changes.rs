@@ -1,4 +1,4 @@
-//! What the trial asks of the boot control, in bounded time and never two changes at once.
+//! Changes of the boot control during a trial: with a time limit, and never two at once.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use tokio::time::timeout;
 
 use crate::model::{Failure, FailureKind};
 use crate::modules::image::boot_control::BootControl;
-use crate::modules::image::slots::{Seen, Slot};
+use crate::modules::image::slots::{BootObservation, Slot};
 
-type Task = JoinHandle<Result<(), Failure>>;
+type ChangeTask = JoinHandle<Result<(), Failure>>;
 
 /// A change of the slot on trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// It starts from now on.
+pub(super) enum SlotChange {
+    /// The slot boots from now on.
     Bless,
-    /// Nothing starts it any more.
+    /// The slot does not boot any more.
     Withdraw,
 }
 
-impl Change {
+impl SlotChange {
     fn verb(self) -> &'static str {
         match self {
             Self::Bless => "bless",
@@ -33,15 +33,16 @@ impl Change {
 
 /// Changes a slot.
 ///
-/// A change that takes longer than the boot control asks for is not waited for any longer, and not ended either: half
-/// of it may be done. It goes on beside, and nothing else is begun before it is over.
-pub(super) struct Changes {
+/// A change that exceeds the boot control's time limit is neither waited for nor aborted, because
+/// half of it may be done. It continues in the background, and no other change starts before it has
+/// finished.
+pub(super) struct SlotChanger {
     boot: Arc<dyn BootControl>,
     slot: Slot,
-    running: Mutex<Option<(Change, Task)>>,
+    running: Mutex<Option<(SlotChange, ChangeTask)>>,
 }
 
-impl Changes {
+impl SlotChanger {
     pub fn new(boot: &Arc<dyn BootControl>, slot: Slot) -> Self {
         Self {
             boot: Arc::clone(boot),
@@ -50,8 +51,8 @@ impl Changes {
         }
     }
 
-    /// Makes a change, or waits for the same one if it was begun before.
-    pub async fn make(&self, change: Change) -> Result<(), Failure> {
+    /// Applies a change, or waits for the same change if it was started before.
+    pub async fn apply(&self, change: SlotChange) -> Result<(), Failure> {
         let mut running = self.running.lock().await;
         if let Some((earlier, task)) = running.as_mut() {
             let earlier = *earlier;
@@ -61,48 +62,48 @@ impl Changes {
                 return done;
             }
         }
-        let (_, task) = running.insert((change, self.begin(change)));
+        let (_, task) = running.insert((change, self.spawn_change(change)));
         let done = self.wait_for(change, task).await?;
         *running = None;
         done
     }
 
-    fn begin(&self, change: Change) -> Task {
+    fn spawn_change(&self, change: SlotChange) -> ChangeTask {
         let (boot, slot) = (Arc::clone(&self.boot), self.slot);
         Lifecycle::detach(async move {
             match change {
-                Change::Bless => boot.bless(slot).await,
-                Change::Withdraw => boot.withdraw(slot).await,
+                SlotChange::Bless => boot.bless(slot).await,
+                SlotChange::Withdraw => boot.withdraw(slot).await,
             }
         })
     }
 
-    /// What became of a change; fails if it is not over yet.
+    /// Result of a change; fails if the change has not finished in time.
     async fn wait_for(
         &self,
-        change: Change,
-        task: &mut Task,
+        change: SlotChange,
+        task: &mut ChangeTask,
     ) -> Result<Result<(), Failure>, Failure> {
-        match timeout(self.boot.patience(), task).await {
+        match timeout(self.boot.call_timeout(), task).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
                 let verb = change.verb();
                 let reason = format!("the boot control did not {verb}: {error}");
                 Ok(Err(Failure::new(FailureKind::Apply, reason)))
             }
-            Err(_) => Err(late(self.boot.as_ref(), change.verb())),
+            Err(_) => Err(timeout_failure(self.boot.as_ref(), change.verb())),
         }
     }
 }
 
-/// Looks at what runs, but not for ever.
-pub(crate) async fn look(boot: &dyn BootControl) -> Result<Seen, Failure> {
-    let looked = timeout(boot.patience(), boot.look()).await;
-    looked.unwrap_or_else(|_| Err(late(boot, "look")))
+/// Reads the boot state, with a time limit.
+pub(crate) async fn read_slots(boot: &dyn BootControl) -> Result<BootObservation, Failure> {
+    let looked = timeout(boot.call_timeout(), boot.observe()).await;
+    looked.unwrap_or_else(|_| Err(timeout_failure(boot, "look")))
 }
 
-fn late(boot: &dyn BootControl, verb: &str) -> Failure {
-    let patience = boot.patience().as_secs();
-    let reason = format!("the boot control did not {verb} within {patience} s");
+fn timeout_failure(boot: &dyn BootControl, verb: &str) -> Failure {
+    let seconds = boot.call_timeout().as_secs();
+    let reason = format!("the boot control did not {verb} within {seconds} s");
     Failure::new(FailureKind::Apply, reason)
 }

@@ -1,7 +1,8 @@
-//! The guard: a process of its own that resets a machine on trial at the deadline, whatever became of the agent.
+//! The guard: a separate process that resets a machine on trial at the deadline, whatever happened
+//! to the agent.
 //!
-//! It knows as little as possible. That the machine is on trial it takes from the loader, which names the counter that
-//! it booted by, and that the trial is over from a file that does not outlive the boot.
+//! It depends on as little as possible: the loader's variable with the boot counter shows that the
+//! machine is on trial, and a file in `/run` shows that the trial has ended.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,72 +10,74 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{BEAT, GRACE, Reset};
+use super::{CHECK_INTERVAL, GRACE_PERIOD, Reset};
 use crate::durable::{self, FileError};
 use crate::os::first_line;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// There once the trial is over, and nobody is to reset the machine for it.
-const OVER: &str = "/run/evenkeel/trial-over";
+/// Exists when the trial has ended and the guard must not reset the machine.
+const TRIAL_OVER_FILE: &str = "/run/evenkeel/trial-over";
 
-/// The loader's variable that names the entry by whose counter it booted; it sets none for an entry without. See
-/// systemd-bless-boot.service(8).
-const COUNTED: &str =
+/// The loader's variable with the path of the counted entry that it booted; not set for an entry
+/// without a counter. See systemd-bless-boot.service(8).
+const BOOT_COUNT_VARIABLE: &str =
     "/sys/firmware/efi/efivars/LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
-/// The bytes of a variable's attributes, before its value, which is UTF-16 here (kernel's document on efivarfs, Boot
-/// Loader Interface).
-const ATTRIBUTES: usize = 4;
+/// Length of a variable's attributes before its value, which is UTF-16 here (efivarfs in the
+/// kernel's documentation; Boot Loader Interface).
+const ATTRIBUTES_BYTES: usize = 4;
 
-/// How the names of the agent's own entries begin, in small letters.
-const OURS: &str = "evenkeel-";
+/// Prefix of the names of the agent's own entries, in lower case.
+const ENTRY_PREFIX: &str = "evenkeel-";
 
-/// What became of a watch.
+/// Result of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guarded {
-    /// The loader did not count this boot: there is nothing to guard, and a reset would lead nowhere else.
+pub enum GuardOutcome {
+    /// The loader did not count this boot: there is no trial, and a reset would lead nowhere else.
     NotCounted,
     /// The trial ended in time.
-    Over,
-    /// The reset was asked for.
+    TrialEnded,
+    /// The reset was requested.
     Reset,
 }
 
-/// Watches until the trial is over, and resets the machine if it is not at the deadline, from boot, and the minute
-/// after it that the agent has to write down why.
-pub async fn guard(place: &Place, deadline: Duration, reset: &dyn Reset) -> Guarded {
-    if !is_counted(place) {
-        return Guarded::NotCounted;
+/// Waits for the end of the trial. Resets the machine if the trial has not ended one minute after
+/// the deadline, which counts from boot. The agent uses that minute to record the reason.
+pub async fn run_guard(paths: &AgentPaths, deadline: Duration, reset: &dyn Reset) -> GuardOutcome {
+    if !is_counted(paths) {
+        return GuardOutcome::NotCounted;
     }
-    let before = since_boot(place).unwrap_or_default();
+    let before = read_uptime(paths).unwrap_or_default();
     let began = Instant::now();
     loop {
-        if place.inside(OVER).exists() {
-            return Guarded::Over;
+        if paths.inside(TRIAL_OVER_FILE).exists() {
+            return GuardOutcome::TrialEnded;
         }
-        if before + began.elapsed() >= deadline.saturating_add(GRACE) {
+        if before + began.elapsed() >= deadline.saturating_add(GRACE_PERIOD) {
             tracing::error!("the trial did not end in time; resetting");
-            reset.now().await;
-            return Guarded::Reset;
+            reset.reset_machine().await;
+            return GuardOutcome::Reset;
         }
-        sleep(BEAT).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// Whether the loader booted this system by a counter of the agent's, and so comes to another one if it is reset often
-/// enough. Others count their boots as well: of a kernel that a distribution tries the agent knows nothing.
-fn is_counted(place: &Place) -> bool {
-    let path = place.inside(COUNTED);
+/// Whether the loader counted this boot for an entry of the agent, so that enough resets lead to
+/// the other image. The agent does not know the counted entries of others, such as kernels on
+/// trial.
+fn is_counted(paths: &AgentPaths) -> bool {
+    let path = paths.inside(BOOT_COUNT_VARIABLE);
     match fs::read(&path) {
-        Ok(variable) => !names_another(&variable),
-        // It is there and cannot be read. A guard too many resets a few times; one that is missing never does.
+        Ok(variable) => !names_other_entry(&variable),
+        // The variable exists but cannot be read. A needless guard resets a few times; a missing
+        // one never does.
         Err(_) => path.exists(),
     }
 }
 
-/// Whether a variable plainly names an entry that is not the agent's.
-fn names_another(variable: &[u8]) -> bool {
-    let value = variable.get(ATTRIBUTES..).unwrap_or_default();
+/// Whether a variable clearly names an entry that is not the agent's.
+fn names_other_entry(variable: &[u8]) -> bool {
+    let value = variable.get(ATTRIBUTES_BYTES..).unwrap_or_default();
     let (units, _) = value.as_chunks::<2>();
     let units = units.iter().map(|unit| u16::from_le_bytes(*unit));
     let path = char::decode_utf16(units.take_while(|unit| *unit != 0));
@@ -82,33 +85,34 @@ fn names_another(variable: &[u8]) -> bool {
         return false;
     };
     let name = path.rsplit(['\\', '/']).next().unwrap_or_default();
-    !name.is_empty() && !name.to_ascii_lowercase().starts_with(OURS)
+    !name.is_empty() && !name.to_ascii_lowercase().starts_with(ENTRY_PREFIX)
 }
 
-/// Whether a reset is what a boot that comes to nothing needs: the loader counted it, and no trial has ended in it.
-pub fn is_watched(place: &Place) -> bool {
-    is_counted(place) && !place.inside(OVER).exists()
+/// Whether a boot that does not end its trial must be reset: the loader counted it, and no trial
+/// has ended in it.
+pub fn is_watched(paths: &AgentPaths) -> bool {
+    is_counted(paths) && !paths.inside(TRIAL_OVER_FILE).exists()
 }
 
-/// The trial is over, and there is nothing to guard any more. If that cannot be told, the guard resets the machine
-/// once, which does no harm.
-pub(super) fn end(place: &Place) {
-    if let Err(error) = mark(place.inside(OVER)) {
-        tracing::error!(%error, "the guard cannot be told that the trial is over");
+/// Stops the guard, because the trial has ended. If this fails, the guard resets the machine once,
+/// which does no harm.
+pub(super) fn stop_guard(paths: &AgentPaths) {
+    if let Err(error) = create_mark(paths.inside(TRIAL_OVER_FILE)) {
+        tracing::error!(%error, "cannot tell the guard that the trial has ended");
     }
 }
 
-/// Makes an empty file below `/run`, which no power cut needs to spare.
-pub(super) fn mark(path: PathBuf) -> Result<(), FileError> {
+/// Creates an empty file below `/run`. It need not survive a power cut.
+pub(super) fn create_mark(path: PathBuf) -> Result<(), FileError> {
     if let Some(folder) = path.parent() {
-        durable::make_folder(folder, 0o755)?;
+        durable::create_folder(folder, 0o755)?;
     }
     fs::write(&path, "").map_err(FileError::while_doing("write", path))
 }
 
-/// How long ago the machine was booted (`proc_uptime(5)`; sleep counts).
-pub(super) fn since_boot(place: &Place) -> Option<Duration> {
-    let line = first_line(&place.inside("/proc/uptime"))?;
+/// Time since boot, including suspend (`proc_uptime(5)`).
+pub(super) fn read_uptime(paths: &AgentPaths) -> Option<Duration> {
+    let line = first_line(&paths.inside("/proc/uptime"))?;
     let seconds = line.split_whitespace().next()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
@@ -118,11 +122,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_is_watched_if_it_was_counted_by_an_entry_that_may_be_the_agents() {
+    fn a_boot_is_watched_if_an_entry_of_the_agent_counted_it() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        assert!(!is_watched(&place));
-        let variable = place.inside(COUNTED);
+        let paths = AgentPaths::new(root.path(), None);
+        assert!(!is_watched(&paths));
+        let variable = paths.inside(BOOT_COUNT_VARIABLE);
         fs::create_dir_all(variable.parent().unwrap()).unwrap();
         for (path, is_ours) in [
             ("\\loader\\entries\\evenkeel-000002+2-1.conf", true),
@@ -134,11 +138,11 @@ mod tests {
             let units = path.encode_utf16().chain([0]);
             bytes.extend(units.flat_map(u16::to_le_bytes));
             fs::write(&variable, bytes).unwrap();
-            assert_eq!(is_watched(&place), is_ours, "{path}");
+            assert_eq!(is_watched(&paths), is_ours, "{path}");
         }
         fs::write(&variable, [7]).unwrap();
-        assert!(is_watched(&place), "what is not understood is guarded");
-        end(&place);
-        assert!(!is_watched(&place));
+        assert!(is_watched(&paths), "an unreadable variable is guarded");
+        stop_guard(&paths);
+        assert!(!is_watched(&paths));
     }
 }

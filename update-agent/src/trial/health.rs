@@ -1,5 +1,5 @@
-//! Whether the image that runs is healthy: its units are active, programs of the machine's owner say so, the server is
-//! reached.
+//! Health of the running image: its units are active, the owner's health checks succeed, and the
+//! server can be reached.
 
 use std::time::Duration;
 
@@ -8,142 +8,149 @@ use tokio::time::Instant;
 
 use super::TrialParts;
 use crate::facts::Facts;
-use crate::hooks::{Programs, in_one_line};
+use crate::hooks::{ProgramFolder, to_one_line};
 use crate::journal::FileJournal;
-use crate::link::{Link, LinkError, Question};
+use crate::link::{LinkError, PollQuery, ServerLink};
 use crate::runner::Command;
 
-/// systemd answers at once, or not at all.
-const UNITS_DEADLINE: Duration = Duration::from_secs(10);
+/// Time limit for `systemctl`. systemd answers at once or not at all.
+const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long each program may take.
-const CHECK_DEADLINE: Duration = Duration::from_secs(30);
+/// Time limit of each health check.
+const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The server is asked this often only: many nodes may be on trial at once.
-const SERVER_EVERY: Duration = Duration::from_secs(10);
+/// Minimum time between two polls of the server: many nodes may be on trial at once.
+const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The programs, under the rules of hooks.
-const CHECKS: Programs = Programs {
+/// The health checks; the rules of hooks apply.
+const HEALTH_CHECKS: ProgramFolder = ProgramFolder {
     folder: "/etc/evenkeel/health.d",
     kind: "health check",
 };
 
-/// Why the server is not reached.
-pub(super) struct Missing {
-    /// In words.
+/// Why the server cannot be reached.
+pub(super) struct ServerUnreachable {
+    /// Reason for people.
     pub why: String,
-    /// Whether it cannot be, as this image is. Else it may be away for all.
+    /// Whether the image itself is at fault; otherwise the server may be down.
     pub is_own_fault: bool,
 }
 
-/// Asks again and again.
-pub(super) struct Health<'a> {
+/// Runs the health checks repeatedly.
+pub(super) struct HealthMonitor<'a> {
     parts: &'a TrialParts,
-    /// What is told to the server: nothing is known yet of an image on trial, and nothing is to be.
+    /// Facts for the server: empty, because an image on trial must not be reported yet.
     facts: Facts,
-    /// When the server answered last, if it did at the last attempt.
-    heard: Option<Instant>,
+    /// When the server last answered; `None` if the last poll failed.
+    last_answer: Option<Instant>,
 }
 
-impl<'a> Health<'a> {
+impl<'a> HealthMonitor<'a> {
     pub fn new(parts: &'a TrialParts) -> Self {
         Self {
             parts,
             facts: Facts::default(),
-            heard: None,
+            last_answer: None,
         }
     }
-
     /// Whether the image must reach the server.
-    pub fn demands_server(&self) -> bool {
-        self.parts.health.server && self.parts.server
+    /// Whether the image must reach the server.
+    pub fn requires_server(&self) -> bool {
+        self.parts.health.server && self.parts.requires_server
     }
 
-    /// What is wrong with the image itself, if anything is.
-    pub async fn of_itself(&self) -> Result<(), String> {
-        self.link()?;
-        self.units().await?;
-        let TrialParts { place, runner, .. } = self.parts;
-        CHECKS.ask(place, runner.as_ref(), CHECK_DEADLINE).await
+    /// Checks the image itself.
+    pub async fn check_image(&self) -> Result<(), String> {
+        self.server_link()?;
+        self.check_units().await?;
+        let TrialParts { paths, runner, .. } = self.parts;
+        HEALTH_CHECKS
+            .run_all(paths, runner.as_ref(), HEALTH_CHECK_TIMEOUT)
+            .await
     }
 
-    fn link(&self) -> Result<&'a dyn Link, String> {
+    fn server_link(&self) -> Result<&'a dyn ServerLink, String> {
         match &self.parts.link {
             Ok(link) => Ok(link.as_ref()),
-            Err(why) => Err(format!("its agent has no way to the server: {why}")),
+            Err(why) => Err(format!(
+                "the agent of the image has no link to the server: {why}"
+            )),
         }
     }
 
-    async fn units(&self) -> Result<(), String> {
+    async fn check_units(&self) -> Result<(), String> {
         let units = &self.parts.health.units;
         if units.is_empty() {
             return Ok(());
         }
-        // One line for each, in order; the exit status is good if at least one of them is active (systemctl(1)).
-        let command = Command::new("systemctl", UNITS_DEADLINE)
-            .with(["is-active", "--"])
-            .with(units.iter().cloned());
-        let asked = self.parts.runner.run(&command).await;
+        // One line per unit, in order. The exit status is 0 if at least one of them is active
+        // (systemctl(1)).
+        let command = Command::new("systemctl", SYSTEMCTL_TIMEOUT)
+            .with_arguments(["is-active", "--"])
+            .with_arguments(units.iter().cloned());
+        let result = self.parts.runner.run(&command).await;
         let output =
-            asked.map_err(|error| format!("no unit can be asked for: {}", chain(&error)))?;
+            result.map_err(|error| format!("cannot check the units: {}", chain(&error)))?;
         let mut states = output.stdout.lines().map(str::trim);
         for unit in units {
             match states.next() {
                 Some("active") => {}
-                Some(state) => return Err(format!("the unit {unit} is {}", in_one_line(state))),
+                Some(state) => return Err(format!("the unit {unit} is {}", to_one_line(state))),
                 None => {
-                    let words = in_one_line(&output.words());
-                    return Err(format!("systemctl does not know the unit {unit}: {words}"));
+                    let message = to_one_line(&output.combined_output());
+                    return Err(format!(
+                        "systemctl does not know the unit {unit}: {message}"
+                    ));
                 }
             }
         }
         Ok(())
     }
 
-    /// Why the server is not reached, if it must be. A poll whose answer is not used: what the server wants is for the
-    /// agent to hear when the trial is over.
-    pub async fn of_server(&mut self) -> Result<(), Missing> {
-        if !self.demands_server() {
+    /// Checks that the server can be reached, if it must be, with a poll whose decision is ignored.
+    /// The agent polls again after the trial.
+    pub async fn check_server(&mut self) -> Result<(), ServerUnreachable> {
+        if !self.requires_server() {
             return Ok(());
         }
-        let is_fresh = |at: Instant| at.elapsed() < SERVER_EVERY;
-        if self.heard.is_some_and(is_fresh) {
+        let is_fresh = |at: Instant| at.elapsed() < SERVER_CHECK_INTERVAL;
+        if self.last_answer.is_some_and(is_fresh) {
             return Ok(());
         }
-        self.heard = None;
-        // The attempt that led here is open: a poll that does not name it would look like a node that forgot it.
-        let entry = FileJournal::look(&self.parts.place.journal());
+        self.last_answer = None;
+        // The open attempt is named: otherwise the server would assume that the node has lost it.
+        let entry = FileJournal::peek(&self.parts.paths.journal());
         let entry = entry.unwrap_or_default();
-        let question = Question {
+        let question = PollQuery {
             facts: &self.facts,
-            whole: false,
+            send_facts: false,
             packages: None,
             attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
-            waiting: "",
-            tag: 0,
-            hold: Duration::ZERO,
+            waiting_reason: "",
+            decision_tag: 0,
+            max_hold: Duration::ZERO,
         };
-        let own_fault = |why| Missing {
+        let own_fault = |why| ServerUnreachable {
             why,
             is_own_fault: true,
         };
-        let answer = self.link().map_err(own_fault)?.poll(question).await;
+        let answer = self.server_link().map_err(own_fault)?.poll(question).await;
         match answer {
-            // Who has too much to do, does not want this node or is not understood has been reached. That there is a way
-            // is all that an image can answer for.
+            // Any answer proves that the server can be reached: it may be overloaded, refuse the
+            // node, or be incompatible. The image is responsible only for the connection.
             Ok(_)
             | Err(
                 LinkError::Busy { .. }
                 | LinkError::Denied(_)
                 | LinkError::Refused(_)
-                | LinkError::Nonsense(_),
+                | LinkError::InvalidAnswer(_),
             ) => {
-                self.heard = Some(Instant::now());
+                self.last_answer = Some(Instant::now());
                 Ok(())
             }
-            // The address, the authorities and the credential are those that the image before it had.
+            // Address, CA and credential worked in the previous image.
             Err(error @ LinkError::Setup(_)) => Err(own_fault(chain(&error).to_string())),
-            Err(error @ LinkError::Unavailable(_)) => Err(Missing {
+            Err(error @ LinkError::Unavailable(_)) => Err(ServerUnreachable {
                 why: chain(&error).to_string(),
                 is_own_fault: false,
             }),

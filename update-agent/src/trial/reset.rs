@@ -1,4 +1,4 @@
-//! Resetting the machine at once, without asking anything that may hang.
+//! Resets the machine at once, without calling anything that may hang.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -10,60 +10,60 @@ use std::time::Duration;
 use rustix::system::RebootCommand;
 use tokio::sync::oneshot;
 
-/// The kernel's door to its emergency commands. Root may use it whatever `kernel.sysrq` says (the kernel's admin guide,
-/// "Linux Magic System Request Key Hacks").
-const TRIGGER: &str = "/proc/sysrq-trigger";
+/// The kernel's interface for emergency commands. Root may use it regardless of `kernel.sysrq` (the
+/// kernel's admin guide, "Linux Magic System Request Key Hacks").
+const SYSRQ_TRIGGER: &str = "/proc/sysrq-trigger";
 
-/// A disk that does not answer does not keep the machine from being reset: each way to flush it may take so long.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for each way to flush the disks. A disk that hangs must not prevent the reset.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resets the machine.
 #[async_trait::async_trait]
 pub trait Reset: Send + Sync {
-    /// Flushes what can be flushed and resets. It returns only if that is not possible.
-    async fn now(&self);
+    /// Flushes what can be flushed and resets. Returns only if the reset failed.
+    async fn reset_machine(&self);
 }
 
-/// Resets by the kernel's emergency commands: what has been written is flushed, file systems are made read-only, and
-/// the machine starts anew. No service is stopped: one that hangs may be what is wrong.
+/// Resets with the kernel's emergency commands: flush, remount read-only, reset. No service is
+/// stopped: a service that hangs may be the reason for the reset.
 #[derive(Clone, Debug)]
 pub struct SysRq {
     trigger: PathBuf,
-    patience: Duration,
-    /// For a kernel without emergency commands.
-    otherwise: fn() -> io::Result<()>,
+    flush_timeout: Duration,
+    /// Used if the kernel has no emergency commands.
+    fallback: fn() -> io::Result<()>,
 }
 
 impl Default for SysRq {
     fn default() -> Self {
         Self {
-            trigger: PathBuf::from(TRIGGER),
-            patience: PATIENCE,
-            otherwise: || Ok(rustix::system::reboot(RebootCommand::Restart)?),
+            trigger: PathBuf::from(SYSRQ_TRIGGER),
+            flush_timeout: FLUSH_TIMEOUT,
+            fallback: || Ok(rustix::system::reboot(RebootCommand::Restart)?),
         }
     }
 }
 
 impl SysRq {
-    /// Blocks for as long as the disks do, within bounds.
-    fn reset(&self) {
-        flush(self.patience);
+    /// Resets the machine. Blocks for as long as the disks do, within limits.
+    fn reset_blocking(&self) {
+        flush_disks(self.flush_timeout);
         let by_trigger = self.by_trigger();
         tracing::error!(
             ?by_trigger,
             "the kernel's emergency command did not reset the machine"
         );
-        let otherwise = (self.otherwise)();
-        tracing::error!(?otherwise, "the kernel does not restart the machine");
+        let fallback = (self.fallback)();
+        tracing::error!(?fallback, "the kernel did not restart the machine");
     }
 
     fn by_trigger(&self) -> io::Result<()> {
-        // Opened once: it must not depend on files that can be read later.
+        // Opened once, because later opens may fail when the disks hang.
         let mut trigger = OpenOptions::new().write(true).open(&self.trigger)?;
-        // Both are only begun by this, so they get some time. That they fail changes nothing.
+        // Both commands only start their work, so they get some time. Their errors are ignored.
         for command in [b"s", b"u"] {
             trigger.write_all(command).ok();
-            thread::sleep(self.patience / 5);
+            thread::sleep(self.flush_timeout / 5);
         }
         trigger.write_all(b"b")
     }
@@ -71,35 +71,35 @@ impl SysRq {
 
 #[async_trait::async_trait]
 impl Reset for SysRq {
-    /// In a thread of its own: whoever feeds a watchdog or tells the manager that the agent lives goes on meanwhile,
-    /// and work that hangs on a disk takes no room from it.
-    async fn now(&self) {
+    /// Uses a thread of its own: meanwhile the watchdog is fed and the service manager notified,
+    /// even if a disk hangs.
+    async fn reset_machine(&self) {
         let (done, is_done) = oneshot::channel();
         let owned = self.clone();
         let resetting = thread::Builder::new().spawn(move || {
-            owned.reset();
-            // Nobody may be waiting any more.
+            owned.reset_blocking();
+            // The receiver may be gone.
             done.send(()).ok();
         });
         match resetting {
             Ok(_) => {
                 is_done.await.ok();
             }
-            Err(_) => self.reset(),
+            Err(_) => self.reset_blocking(),
         }
     }
 }
 
-/// Flushes everything, but does not wait for it longer than `patience`.
-fn flush(patience: Duration) {
+/// Flushes all disks, but waits no longer than `timeout`.
+fn flush_disks(timeout: Duration) {
     let (done, is_done) = mpsc::channel();
     let flushing = thread::Builder::new().spawn(move || {
         rustix::fs::sync();
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         done.send(()).ok();
     });
-    if flushing.is_ok() && is_done.recv_timeout(patience).is_err() {
-        tracing::error!("the disks do not answer");
+    if flushing.is_ok() && is_done.recv_timeout(timeout).is_err() {
+        tracing::error!("the disks do not respond");
     }
 }
 
@@ -112,40 +112,40 @@ mod tests {
 
     static RESTARTED: AtomicU32 = AtomicU32::new(0);
 
-    /// Whether others went on while the machine was being reset; none before that is known.
-    static GONE_ON: Mutex<Option<bool>> = Mutex::new(None);
-    static GOES_ON: Condvar = Condvar::new();
+    /// Whether other tasks continued during the reset; `None` until this is known.
+    static OTHERS_CONTINUED: Mutex<Option<bool>> = Mutex::new(None);
+    static CONTINUED: Condvar = Condvar::new();
 
     #[tokio::test]
-    async fn others_go_on_while_the_machine_is_being_reset() {
+    async fn other_tasks_continue_while_the_machine_is_being_reset() {
         let folder = tempfile::tempdir().unwrap();
         let slow = SysRq {
             trigger: folder.path().join("missing"),
-            patience: Duration::from_millis(5),
-            otherwise: || {
-                let gone_on = GONE_ON.lock().expect("the lock");
+            flush_timeout: Duration::from_millis(5),
+            fallback: || {
+                let continued = OTHERS_CONTINUED.lock().expect("the lock");
                 let deadline = Duration::from_secs(20);
-                let (mut gone_on, _) = GOES_ON
-                    .wait_timeout_while(gone_on, deadline, |gone_on| gone_on.is_none())
+                let (mut continued, _) = CONTINUED
+                    .wait_timeout_while(continued, deadline, |continued| continued.is_none())
                     .expect("the lock");
-                // Too late: whoever comes now had to wait.
-                gone_on.get_or_insert(false);
+                // Too late: the other task had to wait.
+                continued.get_or_insert(false);
                 Ok(())
             },
         };
         let others = async {
-            GONE_ON.lock().unwrap().get_or_insert(true);
-            GOES_ON.notify_all();
+            OTHERS_CONTINUED.lock().unwrap().get_or_insert(true);
+            CONTINUED.notify_all();
         };
-        tokio::join!(slow.now(), others);
-        assert_eq!(*GONE_ON.lock().unwrap(), Some(true));
+        tokio::join!(slow.reset_machine(), others);
+        assert_eq!(*OTHERS_CONTINUED.lock().unwrap(), Some(true));
     }
 
-    fn reset(trigger: PathBuf) -> SysRq {
+    fn test_reset(trigger: PathBuf) -> SysRq {
         SysRq {
             trigger,
-            patience: Duration::from_millis(5),
-            otherwise: || {
+            flush_timeout: Duration::from_millis(5),
+            fallback: || {
                 RESTARTED.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             },
@@ -153,19 +153,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kernel_is_asked_to_flush_to_make_read_only_and_to_reset_and_else_to_restart() {
+    async fn the_kernel_flushes_remounts_and_resets_or_else_restarts() {
         let folder = tempfile::tempdir().unwrap();
         let trigger = folder.path().join("sysrq-trigger");
         std::fs::write(&trigger, "").unwrap();
-        reset(trigger.clone()).now().await;
+        test_reset(trigger.clone()).reset_machine().await;
         assert_eq!(std::fs::read_to_string(&trigger).unwrap(), "sub");
         assert_eq!(
             RESTARTED.load(Ordering::Relaxed),
             1,
-            "a file resets nothing"
+            "a regular file resets nothing"
         );
 
-        reset(folder.path().join("missing")).now().await;
+        test_reset(folder.path().join("missing"))
+            .reset_machine()
+            .await;
         assert_eq!(RESTARTED.load(Ordering::Relaxed), 2);
         assert!(!folder.path().join("missing").exists());
     }

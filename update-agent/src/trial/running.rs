@@ -1,104 +1,121 @@
-//! What runs: something that is settled, something on trial, or something that must be left.
+//! Determines what is running: a settled system, an image on trial, or a bad image.
 
 use tokio::time::sleep;
 
-use super::changes::{Change, Changes, look};
-use super::{BEAT, Over, Timer, TrialParts, guard, watchdog};
+use super::changes::{SlotChange, SlotChanger, read_slots};
+use super::{CHECK_INTERVAL, TrialOutcome, TrialParts, TrialTimer, guard, watchdog};
 use crate::model::{Failure, FailureKind};
-use crate::modules::image::slots::{Entry, Seen, Slot, SlotState, Slots};
+use crate::modules::image::slots::{BootEntry, BootObservation, Slot, SlotState, Slots};
 
 /// What is running.
-pub(super) enum Running {
-    /// Something that is not on trial.
+pub(super) enum RunningState {
+    /// A system that is not on trial.
     Settled,
     /// The image in this slot, on trial.
-    Trial(Slot, Seen),
-    /// The image in this slot, which is known to be bad, and there is another one to go back to.
-    Bad(Slot, Seen),
-    /// Something that the loader counted, and nothing else could be learnt until the deadline.
+    Trial(Slot, BootObservation),
+    /// A bad image in this slot, while there is another image to fall back to.
+    Bad(Slot, BootObservation),
+    /// A counted boot whose state could not be determined by the deadline.
     Unknown(String),
 }
 
-/// Looks at what is running; again and again until the deadline, since an answer that fails once says nothing.
+/// Determines what is running, with retries until the deadline, because a single failure proves
+/// nothing.
 ///
-/// Who cannot look is not reset unless the loader counted this boot, and no trial has ended in it: only then does it
-/// come to the old image in the end. Else it may be a good image that runs, with a boot partition that is broken, and
-/// resets would never end.
-pub(super) async fn running(parts: &TrialParts, timer: &Timer) -> Result<Running, Failure> {
+/// If the state cannot be read, the machine is reset only if the loader counted this boot and no
+/// trial has ended in it: only then do resets lead to the old image. Otherwise a good image may be
+/// running with a broken boot partition, and the resets would never end.
+pub(super) async fn determine_running(
+    parts: &TrialParts,
+    timer: &TrialTimer,
+) -> Result<RunningState, Failure> {
     loop {
-        let looked = look(parts.boot.as_ref()).await;
-        let unknown = match looked.and_then(|seen| judge(parts, seen)) {
+        let looked = read_slots(parts.boot.as_ref()).await;
+        let unknown = match looked.and_then(|seen| classify(parts, seen)) {
             Ok(running) => return Ok(running),
             Err(failure) => failure,
         };
-        if timer.left().is_zero() {
-            if guard::is_watched(&parts.place) {
-                return Ok(Running::Unknown(unknown.reason));
+        if timer.remaining().is_zero() {
+            if guard::is_watched(&parts.paths) {
+                return Ok(RunningState::Unknown(unknown.reason));
             }
             return Err(unknown);
         }
-        tracing::warn!(%unknown, "it cannot be learnt what runs");
-        sleep(BEAT).await;
+        tracing::warn!(%unknown, "cannot determine what is running");
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// What that is which was seen; fails if the loader counted this boot, and nobody knows what for.
-fn judge(parts: &TrialParts, seen: Seen) -> Result<Running, Failure> {
-    let is_watched = guard::is_watched(&parts.place);
+/// Classifies a boot state. Fails if the loader counted this boot but the record does not explain
+/// why.
+fn classify(parts: &TrialParts, seen: BootObservation) -> Result<RunningState, Failure> {
+    let is_watched = guard::is_watched(&parts.paths);
     let unknown = |reason: String| Failure::new(FailureKind::Verify, reason);
     let Some(slot) = seen.booted else {
         if is_watched {
-            let reason = "it cannot be learnt from which slot the system was booted";
+            let reason = "cannot determine from which slot the system was booted";
             return Err(unknown(reason.to_owned()));
         }
-        return Ok(Running::Settled);
+        return Ok(RunningState::Settled);
     };
     let slots = parts.slots.get();
     let state = slots.state(slot);
     match state {
-        SlotState::Armed { .. } | SlotState::Trial { .. } => Ok(Running::Trial(slot, seen)),
-        SlotState::Good(_) => Ok(Running::Settled),
-        SlotState::Bad { .. } if is_to_be_left(&slots, slot, &seen, is_watched) => {
-            Ok(Running::Bad(slot, seen))
+        SlotState::Armed { .. } | SlotState::Trial { .. } => Ok(RunningState::Trial(slot, seen)),
+        SlotState::Good(_) => Ok(RunningState::Settled),
+        SlotState::Bad { .. } if should_fall_back(&slots, slot, &seen, is_watched) => {
+            Ok(RunningState::Bad(slot, seen))
         }
-        // A sick system is better than none.
-        SlotState::Bad { .. } => Ok(Running::Settled),
+        // An unhealthy system is better than none.
+        SlotState::Bad { .. } => Ok(RunningState::Settled),
         SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) if is_watched => {
-            let words = state.words();
+            let description = state.description();
             Err(unknown(format!(
-                "the boot loader counted this boot, and the slot {slot}, which runs, {words}"
+                "the boot loader counted this boot, but the running slot {slot} {description}"
             )))
         }
-        SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) => Ok(Running::Settled),
+        SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) => {
+            Ok(RunningState::Settled)
+        }
     }
 }
 
-/// Whether something else is there to boot in place of what is bad, and a reset would lead to it in the end.
-fn is_to_be_left(slots: &Slots, slot: Slot, seen: &Seen, is_watched: bool) -> bool {
+/// Whether there is another image to boot instead of the bad one, and a reset would lead to it in
+/// the end.
+fn should_fall_back(slots: &Slots, slot: Slot, seen: &BootObservation, is_watched: bool) -> bool {
     let other = slot.other();
-    let is_way_back = *seen.entry(other) == Entry::Plain
+    let can_fall_back = *seen.entry(other) == BootEntry::Plain
         && matches!(slots.state(other), SlotState::Good(_) | SlotState::Empty);
-    // Without an entry of its own it is started by somebody else's, and would be again, unless that was before.
-    let is_started_by_others = *seen.entry(slot) == Entry::Absent && !seen.foreign.is_empty();
-    is_way_back && (is_watched || !is_started_by_others)
+    // A slot without an entry was started by the entry of another program, and would be started
+    // again, unless that was before the trial.
+    let is_started_by_others = *seen.entry(slot) == BootEntry::Absent && !seen.foreign.is_empty();
+    can_fall_back && (is_watched || !is_started_by_others)
 }
 
-/// Leaves what runs and is known to be bad: U2 and U3, which were cut off or have failed before.
-pub(super) async fn leave(parts: &TrialParts, slot: Slot, seen: &Seen) -> Result<Over, Failure> {
+/// Falls back from a running image that is known to be bad: withdraws it and resets, which was
+/// interrupted or failed before.
+pub(super) async fn fall_back_from_bad(
+    parts: &TrialParts,
+    slot: Slot,
+    seen: &BootObservation,
+) -> Result<TrialOutcome, Failure> {
     let why = format!("the image in the slot {slot} is known to be bad");
     tracing::error!(why, "falling back");
-    if *seen.entry(slot) != Entry::Absent
-        && let Err(failure) = Changes::new(&parts.boot, slot).make(Change::Withdraw).await
+    if *seen.entry(slot) != BootEntry::Absent
+        && let Err(failure) = SlotChanger::new(&parts.boot, slot)
+            .apply(SlotChange::Withdraw)
+            .await
     {
-        if !guard::is_watched(&parts.place) {
-            // Its entry counts nothing, so a reset would lead here again, over and over.
-            watchdog::stop_left_open(&parts.place);
-            let reason = format!("{why}, and it cannot be left: {failure}");
+        if !guard::is_watched(&parts.paths) {
+            // The entry has no counter, so a reset would lead here again and again.
+            watchdog::stop_left_open(&parts.paths);
+            let reason = format!("{why}, and it cannot be withdrawn: {failure}");
             return Err(Failure::new(FailureKind::Apply, reason));
         }
-        // The loader counts what is left: this ends on the old image after as many boots as an image has tries.
-        tracing::error!(%failure, "its entry cannot be removed");
+        // The loader counts the remaining tries, so the old image boots after at most that many
+        // resets.
+        tracing::error!(%failure, "cannot withdraw the image");
     }
-    parts.reset.now().await;
-    Ok(Over::FellBack { why })
+    parts.reset.reset_machine().await;
+    Ok(TrialOutcome::FellBack { why })
 }

@@ -1,7 +1,8 @@
-//! The machine's watchdog while an image is on trial: a circuit that resets the machine unless it is told again and
-//! again that somebody lives. See the kernel's document "The Linux Watchdog driver API".
+//! The hardware watchdog while an image is on trial: it resets the machine unless it is fed
+//! regularly. See "The Linux Watchdog driver API" in the kernel's documentation.
 //!
-//! systemd may feed it already (`RuntimeWatchdogSec=`): then the device is busy, and is left to it.
+//! If systemd already feeds it (`RuntimeWatchdogSec=`), the device is busy, and the agent leaves it
+//! to systemd.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,195 +13,206 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{BEAT, guard};
-use crate::config::Watchdog as Policy;
+use super::{CHECK_INTERVAL, guard};
+use crate::config::WatchdogPolicy as Policy;
 use crate::durable;
 use crate::os::first_line;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-const DEVICE: &str = "/dev/watchdog0";
+const DEVICE_FILE: &str = "/dev/watchdog0";
 
-/// What the kernel tells of it, below sysfs (its ABI document, sysfs-class-watchdog).
-const CLASS: &str = "class/watchdog/watchdog0";
+/// Attributes of the watchdog, below sysfs (sysfs-class-watchdog in the kernel's ABI
+/// documentation).
+const CLASS_FOLDER: &str = "class/watchdog/watchdog0";
 
-/// `1` if a watchdog that was started cannot be stopped any more.
-const NO_WAY_OUT: &str = "/sys/class/watchdog/watchdog0/nowayout";
+/// `1` if a started watchdog cannot be stopped.
+const NOWAYOUT_FILE: &str = "/sys/class/watchdog/watchdog0/nowayout";
 
-/// A watchdog that waits less long, in seconds, may reset a machine whose agent only flushes a slow disk.
-const SHORT: u64 = 15;
+/// A watchdog with a shorter timeout, in seconds, may reset a machine whose agent is only flushing
+/// a slow disk.
+const SHORT_TIMEOUT_SECONDS: u64 = 15;
 
-/// There while a watchdog runs that the agent started.
-const OURS: &str = "/run/evenkeel/watchdog";
+/// Exists while a watchdog runs that the agent has started.
+const STARTED_MARK: &str = "/run/evenkeel/watchdog";
 
-/// Any byte feeds it. This one, written last, says that it is closed on purpose: it stops then.
-const GOODBYE: &[u8] = b"V";
-const FOOD: &[u8] = b".";
+/// Any byte feeds the watchdog. This one, written last, stops it when the device is closed.
+const MAGIC_CLOSE: &[u8] = b"V";
+const KEEPALIVE: &[u8] = b".";
 
-/// The machine's watchdog.
+/// The hardware watchdog.
 #[derive(Debug)]
-pub(super) struct Watchdog {
-    place: Place,
+pub(super) struct WatchdogDevice {
+    paths: AgentPaths,
     is_required: bool,
     is_ignored: bool,
-    state: Mutex<State>,
+    state: Mutex<WatchdogState>,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Nobody feeds one, and why.
+enum WatchdogState {
+    /// The watchdog is not used, and why.
     None(String),
-    /// Somebody else does.
-    Others,
-    Ours(File),
+    /// Another program feeds it.
+    External,
+    Own(File),
 }
 
-impl Watchdog {
-    /// Opens it, and so starts it, unless it is to be ignored.
-    pub fn new(place: &Place, policy: Policy) -> Self {
+impl WatchdogDevice {
+    /// Opens the watchdog, which starts it, unless it is to be ignored.
+    pub fn new(paths: &AgentPaths, policy: Policy) -> Self {
         let watchdog = Self {
-            place: place.clone(),
+            paths: paths.clone(),
             is_required: matches!(policy, Policy::Require),
             is_ignored: matches!(policy, Policy::Ignore),
-            state: Mutex::new(State::None("it was not looked for".to_owned())),
+            state: Mutex::new(WatchdogState::None("it was not opened".to_owned())),
         };
-        watchdog.look();
+        watchdog.feed_or_open();
         watchdog
     }
 
-    /// What is wrong with it, if there must be one.
+    /// Why a required watchdog is not in use.
     pub fn fault(&self) -> Option<String> {
-        match &*self.state() {
-            State::None(why) if self.is_required => {
-                Some(format!("a watchdog is required, and there is none: {why}"))
+        match &*self.lock_state() {
+            WatchdogState::None(why) if self.is_required => {
+                Some(format!("a watchdog is required, but there is none: {why}"))
             }
-            State::None(_) | State::Others | State::Ours(_) => None,
+            WatchdogState::None(_) | WatchdogState::External | WatchdogState::Own(_) => None,
         }
     }
 
-    /// Feeds it while something is done, but not longer than `time`. Its driver may be loaded later than the agent: it
-    /// is looked for again and again.
+    /// Feeds the watchdog while `work` runs, but not longer than `time`. Its driver may be loaded
+    /// after the agent has started, so opening it is tried repeatedly.
     pub async fn feed_during<T>(&self, time: Duration, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let begun = Instant::now();
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                () = sleep(BEAT) => {}
+                () = sleep(CHECK_INTERVAL) => {}
             }
             if begun.elapsed() < time {
-                self.look();
+                self.feed_or_open();
             }
         }
     }
 
-    /// Stops it, if it is ours.
+    /// Stops the watchdog, if the agent has started it.
     pub fn stop(&self) {
-        let none = State::None("it was stopped".to_owned());
-        let state = std::mem::replace(&mut *self.state(), none);
-        if let State::Ours(device) = state {
-            say_goodbye(&self.place, device);
+        let none = WatchdogState::None("it was stopped".to_owned());
+        let state = std::mem::replace(&mut *self.lock_state(), none);
+        if let WatchdogState::Own(device) = state {
+            stop_device(&self.paths, device);
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, WatchdogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Feeds it if it is ours, and looks for it if there is none.
-    fn look(&self) {
-        let mut state = self.state();
+    /// Feeds the watchdog if the agent has started it, and tries to open it if there is none.
+    fn feed_or_open(&self) {
+        let mut state = self.lock_state();
         match &mut *state {
-            State::Ours(device) => {
-                if let Err(error) = device.write_all(FOOD) {
-                    tracing::warn!(%error, "the watchdog cannot be fed");
+            WatchdogState::Own(device) => {
+                if let Err(error) = device.write_all(KEEPALIVE) {
+                    tracing::warn!(%error, "cannot feed the watchdog");
                 }
             }
-            State::Others => {}
-            State::None(_) if self.is_ignored => {}
-            State::None(before) => {
-                let found = self.open();
-                match &found {
-                    State::None(why) if *why == *before => {}
-                    State::None(why) => tracing::info!(why, "no watchdog"),
-                    State::Others => tracing::info!("the watchdog is fed by somebody else"),
-                    State::Ours(_) => tracing::info!("the watchdog runs until the trial is over"),
+            WatchdogState::External => {}
+            WatchdogState::None(_) if self.is_ignored => {}
+            WatchdogState::None(before) => {
+                let opened = self.open_watchdog();
+                match &opened {
+                    WatchdogState::None(why) if *why == *before => {}
+                    WatchdogState::None(why) => tracing::info!(why, "no watchdog"),
+                    WatchdogState::External => tracing::info!("another program feeds the watchdog"),
+                    WatchdogState::Own(_) => {
+                        tracing::info!("the watchdog runs until the trial ends");
+                    }
                 }
-                *state = found;
+                *state = opened;
             }
         }
     }
 
-    fn open(&self) -> State {
-        // Committed, the image would be reset by it for ever: whoever wants such a one has systemd feed it.
-        if first_line(&self.place.inside(NO_WAY_OUT)).as_deref() == Some("1") {
-            if is_fed_by_another(&self.place.inside("/sys")) {
-                return State::Others;
+    fn open_watchdog(&self) -> WatchdogState {
+        // It could not be stopped after the commit and would reset the machine. To use such a
+        // watchdog, let systemd feed it.
+        if first_line(&self.paths.inside(NOWAYOUT_FILE)).as_deref() == Some("1") {
+            if is_fed_by_another(&self.paths.inside("/sys")) {
+                return WatchdogState::External;
             }
-            return State::None(format!("{NO_WAY_OUT} says that it cannot be stopped"));
+            return WatchdogState::None(format!("{NOWAYOUT_FILE} says that it cannot be stopped"));
         }
-        // Before it is started: an agent that is killed in between leaves a word too many, not a watchdog that nobody
-        // stops.
-        if let Err(error) = guard::mark(self.place.inside(OURS)) {
-            return State::None(error.to_string());
+        // The mark comes before the start: if the agent is killed in between, there is a mark too
+        // many, but no watchdog that is never stopped.
+        if let Err(error) = guard::create_mark(self.paths.inside(STARTED_MARK)) {
+            return WatchdogState::None(error.to_string());
         }
-        match open(&self.place) {
+        match open_device(&self.paths) {
             Ok(device) => {
-                if let Some(seconds) = short_timeout(&self.place.inside("/sys")) {
-                    tracing::warn!(seconds, "the watchdog waits for a short time only");
+                if let Some(seconds) = short_timeout(&self.paths.inside("/sys")) {
+                    tracing::warn!(seconds, "the watchdog has a short timeout");
                 }
-                State::Ours(device)
+                WatchdogState::Own(device)
             }
             Err(error) => {
-                unmark(&self.place);
+                remove_mark(&self.paths);
                 if error.kind() == io::ErrorKind::ResourceBusy {
-                    return State::Others;
+                    return WatchdogState::External;
                 }
-                State::None(format!("{DEVICE}: {error}"))
+                WatchdogState::None(format!("{DEVICE_FILE}: {error}"))
             }
         }
     }
 }
 
-/// Whether somebody else feeds the machine's watchdog, such as systemd. Only to be asked while the agent does not.
+/// Whether another program, such as systemd, feeds the watchdog. Valid only while the agent does
+/// not use it.
 pub(crate) fn is_fed_by_another(sys: &Path) -> bool {
-    first_line(&sys.join(CLASS).join("state")).as_deref() == Some("active")
+    first_line(&sys.join(CLASS_FOLDER).join("state")).as_deref() == Some("active")
 }
 
-/// How many seconds the watchdog waits for its food, if that is not long.
+/// The watchdog's timeout in seconds, if it is short.
 fn short_timeout(sys: &Path) -> Option<u64> {
-    let seconds = first_line(&sys.join(CLASS).join("timeout"))?;
-    seconds.parse().ok().filter(|seconds| *seconds < SHORT)
+    let seconds = first_line(&sys.join(CLASS_FOLDER).join("timeout"))?;
+    seconds
+        .parse()
+        .ok()
+        .filter(|seconds| *seconds < SHORT_TIMEOUT_SECONDS)
 }
 
-/// Stops a watchdog that an earlier agent of this boot started and did not stop.
-pub(super) fn stop_left_open(place: &Place) {
-    if !place.inside(OURS).exists() {
+/// Stops a watchdog that an earlier process of this boot has started and not stopped.
+pub(super) fn stop_left_open(paths: &AgentPaths) {
+    if !paths.inside(STARTED_MARK).exists() {
         return;
     }
-    match open(place) {
-        Ok(device) => say_goodbye(place, device),
+    match open_device(paths) {
+        Ok(device) => stop_device(paths, device),
         Err(error) => {
-            tracing::error!(%error, "the watchdog cannot be stopped; it will reset the machine");
+            tracing::error!(%error, "cannot stop the watchdog; it will reset the machine");
         }
     }
 }
 
-fn open(place: &Place) -> io::Result<File> {
-    OpenOptions::new().write(true).open(place.inside(DEVICE))
+fn open_device(paths: &AgentPaths) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .open(paths.inside(DEVICE_FILE))
 }
 
-fn say_goodbye(place: &Place, mut device: File) {
-    if let Err(error) = device.write_all(GOODBYE) {
-        tracing::error!(%error, "the watchdog cannot be stopped; it will reset the machine");
+fn stop_device(paths: &AgentPaths, mut device: File) {
+    if let Err(error) = device.write_all(MAGIC_CLOSE) {
+        tracing::error!(%error, "cannot stop the watchdog; it will reset the machine");
         return;
     }
     drop(device);
-    unmark(place);
+    remove_mark(paths);
 }
 
-fn unmark(place: &Place) {
-    if let Err(error) = durable::remove(&place.inside(OURS)) {
-        tracing::debug!(%error, "the mark of the watchdog stays");
+fn remove_mark(paths: &AgentPaths) {
+    if let Err(error) = durable::remove_file(&paths.inside(STARTED_MARK)) {
+        tracing::debug!(%error, "cannot remove the mark of the watchdog");
     }
 }
 
@@ -211,101 +223,107 @@ mod tests {
     use super::*;
     use crate::hooks::fake;
 
-    fn machine() -> (tempfile::TempDir, Place) {
+    fn test_machine() -> (tempfile::TempDir, AgentPaths) {
         let root = tempfile::tempdir().expect("a folder");
-        fake::folder(root.path(), "/dev");
+        fake::create_folder(root.path(), "/dev");
         fs::write(root.path().join("dev/watchdog0"), "").expect("a device");
-        let place = Place::new(root.path(), None);
-        (root, place)
+        let paths = AgentPaths::new(root.path(), None);
+        (root, paths)
     }
 
-    fn eaten(place: &Place) -> String {
-        fs::read_to_string(place.inside(DEVICE)).expect("the device")
+    fn written(paths: &AgentPaths) -> String {
+        fs::read_to_string(paths.inside(DEVICE_FILE)).expect("the device")
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_fed_for_its_time_and_stopped_by_a_word() {
-        let (_root, place) = machine();
-        let watchdog = Watchdog::new(&place, Policy::Use);
-        assert!(place.inside(OURS).exists());
+    async fn it_is_fed_for_its_time_and_stopped_by_the_magic_close() {
+        let (_root, paths) = test_machine();
+        let watchdog = WatchdogDevice::new(&paths, Policy::Use);
+        assert!(paths.inside(STARTED_MARK).exists());
         let work = sleep(Duration::from_mins(1));
         watchdog.feed_during(Duration::from_secs(7), work).await;
-        assert_eq!(eaten(&place), "...", "at 2, 4 and 6 seconds");
+        assert_eq!(written(&paths), "...", "at 2, 4 and 6 seconds");
         watchdog.stop();
-        assert_eq!(eaten(&place), "...V");
-        assert!(!place.inside(OURS).exists());
+        assert_eq!(written(&paths), "...V");
+        assert!(!paths.inside(STARTED_MARK).exists());
     }
 
     #[test]
-    fn one_that_is_dropped_is_not_stopped_and_a_later_agent_stops_it() {
-        let (_root, place) = machine();
-        drop(Watchdog::new(&place, Policy::Use));
-        assert_eq!(eaten(&place), "");
-        stop_left_open(&place);
-        assert_eq!(eaten(&place), "V");
-        stop_left_open(&place);
-        assert_eq!(eaten(&place), "V", "once");
+    fn a_dropped_watchdog_keeps_running_and_a_later_agent_stops_it() {
+        let (_root, paths) = test_machine();
+        drop(WatchdogDevice::new(&paths, Policy::Use));
+        assert_eq!(written(&paths), "");
+        stop_left_open(&paths);
+        assert_eq!(written(&paths), "V");
+        stop_left_open(&paths);
+        assert_eq!(written(&paths), "V", "once");
     }
 
     #[test]
-    fn one_that_cannot_be_stopped_is_not_started() {
-        let (root, place) = machine();
-        fake::folder(root.path(), "/sys/class/watchdog/watchdog0");
-        fs::write(place.inside(NO_WAY_OUT), "1\n").unwrap();
-        let watchdog = Watchdog::new(&place, Policy::Require);
+    fn a_watchdog_that_cannot_be_stopped_is_not_started() {
+        let (root, paths) = test_machine();
+        fake::create_folder(root.path(), "/sys/class/watchdog/watchdog0");
+        fs::write(paths.inside(NOWAYOUT_FILE), "1\n").unwrap();
+        let watchdog = WatchdogDevice::new(&paths, Policy::Require);
         let fault = watchdog.fault().unwrap();
         assert!(fault.ends_with("says that it cannot be stopped"), "{fault}");
-        assert!(!place.inside(OURS).exists());
-        fs::write(place.inside(NO_WAY_OUT), "0\n").unwrap();
-        assert_eq!(Watchdog::new(&place, Policy::Require).fault(), None);
+        assert!(!paths.inside(STARTED_MARK).exists());
+        fs::write(paths.inside(NOWAYOUT_FILE), "0\n").unwrap();
+        assert_eq!(WatchdogDevice::new(&paths, Policy::Require).fault(), None);
     }
 
     #[test]
-    fn one_that_cannot_be_stopped_and_that_somebody_else_feeds_is_enough() {
-        let (root, place) = machine();
-        fake::folder(root.path(), "/sys/class/watchdog/watchdog0");
-        fs::write(place.inside(NO_WAY_OUT), "1\n").unwrap();
-        let state = place.inside("/sys").join(CLASS).join("state");
+    fn a_watchdog_fed_by_another_program_satisfies_the_requirement() {
+        let (root, paths) = test_machine();
+        fake::create_folder(root.path(), "/sys/class/watchdog/watchdog0");
+        fs::write(paths.inside(NOWAYOUT_FILE), "1\n").unwrap();
+        let state = paths.inside("/sys").join(CLASS_FOLDER).join("state");
         fs::write(&state, "inactive\n").unwrap();
-        assert!(Watchdog::new(&place, Policy::Require).fault().is_some());
+        assert!(
+            WatchdogDevice::new(&paths, Policy::Require)
+                .fault()
+                .is_some()
+        );
         fs::write(&state, "active\n").unwrap();
-        assert_eq!(Watchdog::new(&place, Policy::Require).fault(), None);
-        assert_eq!(eaten(&place), "");
-        assert!(!place.inside(OURS).exists());
+        assert_eq!(WatchdogDevice::new(&paths, Policy::Require).fault(), None);
+        assert_eq!(written(&paths), "");
+        assert!(!paths.inside(STARTED_MARK).exists());
     }
 
     #[test]
     fn a_time_below_fifteen_seconds_is_short() {
-        let (root, place) = machine();
-        let sys = place.inside("/sys");
+        let (root, paths) = test_machine();
+        let sys = paths.inside("/sys");
         assert_eq!(short_timeout(&sys), None);
-        fake::folder(root.path(), "/sys/class/watchdog/watchdog0");
-        for (told, short) in [("10\n", Some(10)), ("15\n", None), ("soon\n", None)] {
-            fs::write(sys.join(CLASS).join("timeout"), told).unwrap();
+        fake::create_folder(root.path(), "/sys/class/watchdog/watchdog0");
+        for (text, short) in [("10\n", Some(10)), ("15\n", None), ("soon\n", None)] {
+            fs::write(sys.join(CLASS_FOLDER).join("timeout"), text).unwrap();
             assert_eq!(short_timeout(&sys), short);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_there_is_none_it_counts_only_if_one_is_required_and_may_come_later() {
-        let (_root, place) = machine();
-        fs::remove_file(place.inside(DEVICE)).unwrap();
-        assert_eq!(Watchdog::new(&place, Policy::Use).fault(), None);
-        let watchdog = Watchdog::new(&place, Policy::Require);
+    async fn a_missing_watchdog_is_a_fault_only_if_required_and_may_appear_later() {
+        let (_root, paths) = test_machine();
+        fs::remove_file(paths.inside(DEVICE_FILE)).unwrap();
+        assert_eq!(WatchdogDevice::new(&paths, Policy::Use).fault(), None);
+        let watchdog = WatchdogDevice::new(&paths, Policy::Require);
         assert!(watchdog.fault().is_some());
-        assert!(!place.inside(OURS).exists());
-        fs::write(place.inside(DEVICE), "").unwrap();
-        watchdog.feed_during(BEAT * 9, sleep(BEAT * 2)).await;
+        assert!(!paths.inside(STARTED_MARK).exists());
+        fs::write(paths.inside(DEVICE_FILE), "").unwrap();
+        watchdog
+            .feed_during(CHECK_INTERVAL * 9, sleep(CHECK_INTERVAL * 2))
+            .await;
         assert_eq!(watchdog.fault(), None);
     }
 
     #[test]
-    fn one_that_is_to_be_ignored_is_not_touched() {
-        let (_root, place) = machine();
-        let watchdog = Watchdog::new(&place, Policy::Ignore);
+    fn an_ignored_watchdog_is_not_touched() {
+        let (_root, paths) = test_machine();
+        let watchdog = WatchdogDevice::new(&paths, Policy::Ignore);
         assert_eq!(watchdog.fault(), None);
         watchdog.stop();
-        assert_eq!(eaten(&place), "");
-        assert!(!place.inside(OURS).exists());
+        assert_eq!(written(&paths), "");
+        assert!(!paths.inside(STARTED_MARK).exists());
     }
 }

@@ -1,37 +1,37 @@
-//! `doctor`: what it finds on a node, and what it says to do about it.
+//! `doctor`: the problems that it finds on a node, and its advice.
 
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use evenkeel_kit::{Secret, TestClock};
-use evenkeel_update_agent::commands::doctor::{Finding, Outcome, examine};
-use evenkeel_update_agent::commands::workshop::Workshop;
+use evenkeel_update_agent::commands::doctor::{CheckOutcome, DoctorFinding, run_checks};
+use evenkeel_update_agent::commands::module_registry::ModuleRegistry;
 use evenkeel_update_agent::config::Config;
-use evenkeel_update_agent::identity::Marks;
+use evenkeel_update_agent::identity::MachineMarks;
 use evenkeel_update_agent::node::{self, Node as Enrolled};
 use uuid::Uuid;
 
-use crate::support::node::Node;
+use crate::support::node::TestNode;
 use crate::support::server::TestServer;
 
 /// The time of the server.
-fn time() -> DateTime<Utc> {
+fn server_time() -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000, 0).unwrap()
 }
 
-/// A node that has enrolled with the server, and whose agent has run.
-async fn enrolled(server: &TestServer) -> Node {
-    let node = Node::new();
-    node.clock.set(time());
+/// A node that is enrolled with the server and whose agent has run once.
+async fn enrolled_node(server: &TestServer) -> TestNode {
+    let node = TestNode::new();
+    node.clock.set(server_time());
     node.run_once().await.unwrap();
     enrol(&node, server, None);
     node
 }
 
-fn enrol(node: &Node, server: &TestServer, machine: Option<Marks>) {
-    let place = node.place();
-    node::save_ca(&place, Some(&server.ca_pem)).unwrap();
-    node::save_credential(&place, &Secret::new("first-credential")).unwrap();
+fn enrol(node: &TestNode, server: &TestServer, machine: Option<MachineMarks>) {
+    let paths = node.paths();
+    node::save_ca(&paths, Some(&server.ca_pem)).unwrap();
+    node::save_credential(&paths, &Secret::new("first-credential")).unwrap();
     let enrolled = Enrolled {
         server: server.url(),
         uuid: Uuid::from_u128(1),
@@ -41,107 +41,115 @@ fn enrol(node: &Node, server: &TestServer, machine: Option<Marks>) {
         credential_expires: None,
         machine,
     };
-    enrolled.save(&place).unwrap();
+    enrolled.save(&paths).unwrap();
 }
 
-async fn examine_at(node: &Node, clock: TestClock) -> Vec<Finding> {
+async fn run_checks_at(node: &TestNode, clock: TestClock) -> Vec<DoctorFinding> {
     let mut config = Config::default();
     // The machine that runs the tests may be nearly full.
     config.gate.min_free = 0;
-    let place = node.place();
-    let workshop = Workshop::with(&config, &place, node.system.clone(), Arc::new(clock));
-    examine(&workshop).await
+    let paths = node.paths();
+    let registry =
+        ModuleRegistry::with_runner(&config, &paths, node.system.clone(), Arc::new(clock));
+    run_checks(&registry).await
 }
 
-async fn findings(node: &Node) -> Vec<Finding> {
-    examine_at(node, node.clock.clone()).await
+async fn findings(node: &TestNode) -> Vec<DoctorFinding> {
+    run_checks_at(node, node.clock.clone()).await
 }
 
-/// What is not as it should be.
-fn wrong(findings: &[Finding]) -> Vec<(&str, Outcome)> {
-    let wrong = findings.iter().filter(|one| one.outcome != Outcome::Good);
-    wrong.map(|one| (one.check, one.outcome)).collect()
+/// The checks that did not pass.
+fn problems(findings: &[DoctorFinding]) -> Vec<(&str, CheckOutcome)> {
+    let wrong = findings
+        .iter()
+        .filter(|finding| finding.outcome != CheckOutcome::Passed);
+    wrong
+        .map(|finding| (finding.check, finding.outcome))
+        .collect()
 }
 
 #[track_caller]
-fn finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
-    let found = findings.iter().find(|one| one.check == check);
-    found.unwrap_or_else(|| panic!("no {check}: {findings:?}"))
+fn finding<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
+    let matching = findings.iter().find(|finding| finding.check == check);
+    matching.unwrap_or_else(|| panic!("no {check}: {findings:?}"))
 }
 
 #[tokio::test]
-async fn a_node_that_is_well_is_told_so() {
-    let server = TestServer::on_loopback().await;
-    let node = enrolled(&server).await;
-    let found = findings(&node).await;
-    assert!(wrong(&found).is_empty(), "{found:?}");
+async fn a_healthy_node_passes_all_checks() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    let results = findings(&node).await;
+    assert!(problems(&results).is_empty(), "{results:?}");
     for check in ["server", "clock", "dpkg", "dpkg's lock", "lists", "limits"] {
-        finding(&found, check);
+        finding(&results, check);
     }
-    assert_eq!(node.left_over(), ["ca.pem", "credential", "node.json"]);
+    assert_eq!(node.state_files(), ["ca.pem", "credential", "node.json"]);
 }
 
 #[tokio::test]
-async fn a_machine_that_never_enrolled_is_told_how() {
-    let node = Node::new();
-    let found = findings(&node).await;
-    let enrolment = finding(&found, "enrolment");
-    assert_eq!(enrolment.outcome, Outcome::Bad);
+async fn a_machine_that_never_enrolled_gets_the_advice_to_enrol() {
+    let node = TestNode::new();
+    let results = findings(&node).await;
+    let enrolment = finding(&results, "enrolment");
+    assert_eq!(enrolment.outcome, CheckOutcome::Failed);
     assert!(enrolment.advice.contains("enroll"), "{enrolment:?}");
-    assert!(found.iter().all(|one| one.check != "server"));
+    assert!(results.iter().all(|finding| finding.check != "server"));
 }
 
 #[tokio::test]
-async fn a_copy_of_the_disk_in_another_machine_is_bad() {
-    let server = TestServer::on_loopback().await;
-    let node = Node::new();
-    std::fs::create_dir_all(node.place().inside("/etc")).unwrap();
-    let id = node.place().inside("/etc/machine-id");
+async fn a_copied_disk_in_another_machine_fails() {
+    let server = TestServer::start_on_loopback().await;
+    let node = TestNode::new();
+    std::fs::create_dir_all(node.paths().inside("/etc")).unwrap();
+    let id = node.paths().inside("/etc/machine-id");
     std::fs::write(&id, "0123456789abcdef0123456789abcdef\n").unwrap();
-    enrol(&node, &server, Some(Marks::of(&node.place())));
+    enrol(&node, &server, Some(MachineMarks::detect(&node.paths())));
     assert_eq!(
         finding(&findings(&node).await, "identity").outcome,
-        Outcome::Good
+        CheckOutcome::Passed
     );
     std::fs::write(&id, "1123456789abcdef0123456789abcdef\n").unwrap();
-    let found = findings(&node).await;
-    let identity = finding(&found, "identity");
-    assert_eq!(identity.outcome, Outcome::Bad);
-    assert!(identity.found.contains("host-0a1b2c3d"), "{identity:?}");
+    let results = findings(&node).await;
+    let identity = finding(&results, "identity");
+    assert_eq!(identity.outcome, CheckOutcome::Failed);
+    assert!(identity.result.contains("host-0a1b2c3d"), "{identity:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_accept_the_node_is_told_from_one_that_is_away() {
-    let server = TestServer::on_loopback().await;
-    let node = enrolled(&server).await;
-    server.brain.lock().unwrap().credential = "another".into();
-    let found = findings(&node).await;
-    let advice = &finding(&found, "server").advice;
+async fn a_rejected_credential_and_a_rejected_certificate_are_distinguished() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    server.state.lock().unwrap().credential = "another".into();
+    let results = findings(&node).await;
+    let advice = &finding(&results, "server").advice;
     assert!(advice.contains("enrol again"), "{advice}");
 
-    let other = TestServer::on_loopback().await;
-    node::save_ca(&node.place(), Some(&other.ca_pem)).unwrap();
-    let found = findings(&node).await;
-    let advice = &finding(&found, "server").advice;
+    let other = TestServer::start_on_loopback().await;
+    node::save_ca(&node.paths(), Some(&other.ca_pem)).unwrap();
+    let results = findings(&node).await;
+    let advice = &finding(&results, "server").advice;
     assert!(advice.contains("certificate is refused"), "{advice}");
-    assert_eq!(finding(&found, "clock").outcome, Outcome::Doubtful);
+    assert_eq!(finding(&results, "clock").outcome, CheckOutcome::Warning);
 }
 
 #[tokio::test]
-async fn a_clock_that_is_wrong_is_bad() {
-    let server = TestServer::on_loopback().await;
-    let node = enrolled(&server).await;
-    let clock = TestClock::new(time() + chrono::TimeDelta::hours(2));
-    let found = examine_at(&node, clock).await;
-    let clock = finding(&found, "clock");
-    assert_eq!(clock.outcome, Outcome::Bad);
-    assert!(clock.found.contains("more than an hour ahead"), "{clock:?}");
+async fn a_wrong_clock_fails() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
+    let clock = TestClock::new(server_time() + chrono::TimeDelta::hours(2));
+    let results = run_checks_at(&node, clock).await;
+    let clock = finding(&results, "clock");
+    assert_eq!(clock.outcome, CheckOutcome::Failed);
+    assert!(
+        clock.result.contains("more than an hour ahead"),
+        "{clock:?}"
+    );
 }
 
 #[tokio::test]
-async fn what_dpkg_and_apt_complain_of_is_told_with_their_words() {
-    let server = TestServer::on_loopback().await;
-    let node = enrolled(&server).await;
+async fn problems_of_dpkg_and_apt_are_reported_with_their_output() {
+    let server = TestServer::start_on_loopback().await;
+    let node = enrolled_node(&server).await;
     let half = ("1".to_owned(), "half-configured".to_owned());
     node.packages().installed.insert("app".into(), half);
     node.packages().refresh_error = "E: the key is not known\n".into();
@@ -149,25 +157,31 @@ async fn what_dpkg_and_apt_complain_of_is_told_with_their_words() {
     node.run_once().await.unwrap();
     node.clock.advance(chrono::TimeDelta::hours(-5));
 
-    let found = findings(&node).await;
-    assert!(finding(&found, "dpkg").found.contains("app"), "{found:?}");
-    assert_eq!(finding(&found, "lists").outcome, Outcome::Bad);
+    let results = findings(&node).await;
+    assert!(
+        finding(&results, "dpkg").result.contains("app"),
+        "{results:?}"
+    );
+    assert_eq!(finding(&results, "lists").outcome, CheckOutcome::Failed);
     assert_eq!(
-        wrong(&found),
-        [("dpkg", Outcome::Bad), ("lists", Outcome::Bad)]
+        problems(&results),
+        [
+            ("dpkg", CheckOutcome::Failed),
+            ("lists", CheckOutcome::Failed)
+        ]
     );
 }
 
 #[tokio::test]
-async fn a_full_disk_is_bad_and_says_what_is_wanted() {
-    let node = Node::new();
+async fn a_full_disk_fails_with_advice() {
+    let node = TestNode::new();
     let mut config = Config::default();
     config.gate.min_free = u64::MAX;
-    let place = node.place();
+    let paths = node.paths();
     let clock = Arc::new(node.clock.clone());
-    let workshop = Workshop::with(&config, &place, node.system.clone(), clock);
-    let found = examine(&workshop).await;
-    let disk = finding(&found, "disk");
-    assert_eq!(disk.outcome, Outcome::Bad);
+    let registry = ModuleRegistry::with_runner(&config, &paths, node.system.clone(), clock);
+    let results = run_checks(&registry).await;
+    let disk = finding(&results, "disk");
+    assert_eq!(disk.outcome, CheckOutcome::Failed);
     assert!(disk.advice.contains("gate.min_free"), "{disk:?}");
 }

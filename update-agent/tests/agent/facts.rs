@@ -1,97 +1,101 @@
-//! What the agent tells of the node, and how often.
+//! Which facts the agent reports, and how often.
 
-use evenkeel_update_agent::facts::{Facts, WithheldCause};
+use evenkeel_update_agent::facts::{Facts, HeldBackCause};
 
-use crate::support::node::Node;
+use crate::support::node::TestNode;
 
-fn facts(node: &Node) -> Facts {
+fn facts(node: &TestNode) -> Facts {
     node.server().facts.clone().unwrap()
 }
 
 #[tokio::test]
-async fn the_list_of_packages_is_told_once_for_each_change_of_it() {
-    let node = Node::new();
+async fn the_package_list_is_sent_once_per_change() {
+    let node = TestNode::new();
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
     agent.run_once().await.unwrap();
-    let told = node.server().packages.clone().unwrap();
+    let list = node.server().packages.clone().unwrap();
     assert_eq!(
-        told,
+        list,
         "{\"repo\":[{\"name\":\"app\",\"version\":\"1\",\"architecture\":\"all\"},\
          {\"name\":\"lib\",\"version\":\"1\",\"architecture\":\"all\"}]}"
     );
-    assert_eq!(node.server().lists, 1);
+    assert_eq!(node.server().package_lists, 1);
 
     let newer = ("1.5".to_owned(), "installed".to_owned());
     node.packages().installed.insert("lib".into(), newer);
-    std::fs::write(node.place().inside("/var/lib/dpkg/status"), "new").unwrap();
+    std::fs::write(node.paths().inside("/var/lib/dpkg/status"), "new").unwrap();
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().lists, 2);
-    let told = node.server().packages.clone().unwrap();
-    assert!(told.contains("\"1.5\""), "{told}");
+    assert_eq!(node.server().package_lists, 2);
+    let list = node.server().packages.clone().unwrap();
+    assert!(list.contains("\"1.5\""), "{list}");
 }
 
 #[tokio::test]
-async fn a_server_that_knows_the_list_from_another_node_is_not_told_it() {
-    let node = Node::new();
+async fn a_package_list_that_the_server_has_is_not_sent_again() {
+    let node = TestNode::new();
     node.run_once().await.unwrap();
-    assert_eq!(node.server().lists, 1);
+    assert_eq!(node.server().package_lists, 1);
     node.run_once().await.unwrap();
-    assert_eq!(node.server().lists, 1, "after a start too");
+    assert_eq!(node.server().package_lists, 1, "also after a restart");
 }
 
 #[tokio::test]
-async fn a_list_that_changed_between_the_facts_and_the_question_waits_for_new_facts() {
-    let node = Node::new();
+async fn a_list_that_changed_between_facts_and_request_waits_for_new_facts() {
+    let node = TestNode::new();
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    let lists = node.server().lists;
-    // The file that tells of it is not written yet.
+    let lists = node.server().package_lists;
+    // The agent notices a change by dpkg's status file, which is not written yet.
     let newer = ("1.5".to_owned(), "installed".to_owned());
     node.packages().installed.insert("lib".into(), newer);
     node.server().packages = None;
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().lists, lists, "it would have another digest");
-    std::fs::write(node.place().inside("/var/lib/dpkg/status"), "new").unwrap();
+    assert_eq!(
+        node.server().package_lists,
+        lists,
+        "it would have another digest"
+    );
+    std::fs::write(node.paths().inside("/var/lib/dpkg/status"), "new").unwrap();
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().lists, lists + 1);
+    assert_eq!(node.server().package_lists, lists + 1);
 }
 
 #[tokio::test]
-async fn packages_that_stay_old_are_told_with_the_cause() {
-    let node = Node::new();
+async fn held_back_packages_are_reported_with_their_cause() {
+    let node = TestNode::new();
     node.packages().held.insert("app".into());
-    node.packages().kept_back.insert("lib".into());
+    node.packages().blocked.insert("lib".into());
     node.run_once().await.unwrap();
     let facts = facts(&node);
     assert!(facts.available.is_empty());
-    let seen: Vec<_> = facts
-        .withheld
+    let held_back: Vec<_> = facts
+        .held_back
         .iter()
-        .map(|one| {
+        .map(|package| {
             (
-                one.name.as_str(),
-                one.installed.as_str(),
-                one.available.as_str(),
-                one.cause,
+                package.name.as_str(),
+                package.installed.as_str(),
+                package.available.as_str(),
+                package.cause,
             )
         })
         .collect();
     assert_eq!(
-        seen,
+        held_back,
         [
-            ("app", "1", "2", WithheldCause::Hold),
-            ("lib", "1", "2", WithheldCause::KeptBack)
+            ("app", "1", "2", HeldBackCause::Hold),
+            ("lib", "1", "2", HeldBackCause::Dependencies)
         ]
     );
 }
 
 #[tokio::test]
-async fn why_a_reboot_is_required_is_told() {
-    let node = Node::new();
-    std::fs::create_dir_all(node.place().inside("/run")).unwrap();
-    std::fs::write(node.place().inside("/run/reboot-required"), "").unwrap();
-    std::fs::write(node.place().inside("/run/reboot-required.pkgs"), "app\n").unwrap();
+async fn the_reason_for_a_reboot_is_reported() {
+    let node = TestNode::new();
+    std::fs::create_dir_all(node.paths().inside("/run")).unwrap();
+    std::fs::write(node.paths().inside("/run/reboot-required"), "").unwrap();
+    std::fs::write(node.paths().inside("/run/reboot-required.pkgs"), "app\n").unwrap();
     node.run_once().await.unwrap();
     let facts = facts(&node);
     assert!(facts.reboot_required);
@@ -103,23 +107,23 @@ async fn why_a_reboot_is_required_is_told() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_looked_at_is_heard_all_the_same() {
-    const WHY: &str = "dpkg-query: error: parsing file '/var/lib/dpkg/status' near line 0:\n end of file after field name 'garbage'";
-    let node = Node::new();
-    node.packages().list_error = WHY.into();
+async fn a_node_whose_packages_cannot_be_read_still_sends_facts() {
+    const DPKG_ERROR: &str = "dpkg-query: error: parsing file '/var/lib/dpkg/status' near line 0:\n end of file after field name 'garbage'";
+    let node = TestNode::new();
+    node.packages().list_error = DPKG_ERROR.into();
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    let told = facts(&node);
-    assert!(!told.boot_id.is_empty());
-    let [trouble] = told.troubles.as_slice() else {
-        panic!("{:?}", told.troubles)
+    let reported = facts(&node);
+    assert!(!reported.boot_id.is_empty());
+    let [warning] = reported.warnings.as_slice() else {
+        panic!("{:?}", reported.warnings)
     };
-    assert!(trouble.contains(&WHY.replace('\n', "")), "{trouble}");
+    assert!(warning.contains(&DPKG_ERROR.replace('\n', "")), "{warning}");
 
     node.packages().list_error.clear();
     agent.run_once().await.unwrap();
     agent.run_once().await.unwrap();
-    let told = facts(&node);
-    assert_eq!(told.troubles, [""; 0]);
-    assert!(!told.installed_digest.is_empty());
+    let reported = facts(&node);
+    assert_eq!(reported.warnings, [""; 0]);
+    assert!(!reported.installed_digest.is_empty());
 }

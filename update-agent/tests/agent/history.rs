@@ -1,18 +1,18 @@
-//! What stays on the node of the attempts that ended.
+//! What the node records of finished attempts.
 
-use evenkeel_update_agent::history::{self, Record};
+use evenkeel_update_agent::history::{self, AttemptRecord};
 use evenkeel_update_agent::model::FailureKind;
 
-use crate::support::journal::{BreakingJournal, Side};
-use crate::support::node::Node;
+use crate::support::journal::{BreakingJournal, WriteSide};
+use crate::support::node::TestNode;
 
-fn records(node: &Node) -> Vec<Record> {
-    history::read(&node.place().history()).unwrap()
+fn records(node: &TestNode) -> Vec<AttemptRecord> {
+    history::read_history(&node.paths().history()).unwrap()
 }
 
 #[tokio::test]
-async fn an_attempt_that_ended_is_kept_with_what_it_changed() {
-    let node = Node::in_window();
+async fn a_finished_attempt_is_recorded_with_its_changes() {
+    let node = TestNode::in_window();
     node.run_once().await.unwrap();
     let [record] = &records(&node)[..] else {
         panic!("one record")
@@ -23,12 +23,12 @@ async fn an_attempt_that_ended_is_kept_with_what_it_changed() {
     let names: Vec<_> = record.changes.iter().map(|change| &change.name).collect();
     assert_eq!(names, ["app", "lib"]);
     assert!(record.began.is_some());
-    assert!(!record.account.phases.is_empty());
+    assert!(!record.report.phases.is_empty());
 }
 
 #[tokio::test]
-async fn a_failure_is_kept_with_its_reason() {
-    let node = Node::in_window();
+async fn a_failure_is_recorded_with_its_reason() {
+    let node = TestNode::in_window();
     node.packages().broken.insert("app".into());
     node.run_once().await.unwrap_err();
     let [record] = &records(&node)[..] else {
@@ -39,20 +39,21 @@ async fn a_failure_is_kept_with_its_reason() {
     assert!(record.reason.contains("app"), "{record:?}");
 }
 
-/// The end is in the journal, and the agent dies before anything else knows of it.
+/// The end is in the journal, and the agent is killed before it records the end elsewhere.
 #[tokio::test]
-async fn an_end_that_was_only_written_into_the_journal_is_kept_by_the_next_agent() {
+async fn an_end_that_only_reached_the_journal_is_recorded_by_the_next_agent() {
     let mut at = 0;
     loop {
-        let node = Node::in_window();
-        let journal = node.place().journal();
-        let breaking = BreakingJournal::new(&journal, &node.system, at, Side::After);
-        let died = node
-            .agent_with(Box::new(breaking))
+        let node = TestNode::in_window();
+        let journal = node.paths().journal();
+        let journal_that_breaks =
+            BreakingJournal::new(&journal, &node.system, at, WriteSide::After);
+        let was_killed = node
+            .agent_with_journal(Box::new(journal_that_breaks))
             .run_once()
             .await
             .is_err();
-        if !died {
+        if !was_killed {
             assert!(at > 3, "an attempt writes its journal more than {at} times");
             break;
         }
@@ -63,9 +64,9 @@ async fn an_end_that_was_only_written_into_the_journal_is_kept_by_the_next_agent
 }
 
 #[tokio::test]
-async fn a_history_that_cannot_be_written_hinders_nothing() {
-    let node = Node::in_window();
-    std::fs::create_dir(node.place().history()).unwrap();
+async fn a_history_that_cannot_be_written_does_not_block_updates() {
+    let node = TestNode::in_window();
+    std::fs::create_dir(node.paths().history()).unwrap();
     node.run_once().await.unwrap();
     assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
 }

@@ -1,4 +1,4 @@
-//! What the machine itself says of an image on its way: its hooks, and its keys.
+//! The hooks and keys of the machine, which decide about an image.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,97 +6,105 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use evenkeel_update_agent::model::{FailureKind, Sha256, Target, Wish};
-use evenkeel_update_agent::modules::image::signature::statement;
+use evenkeel_update_agent::model::{FailureKind, Sha256, UpdateSpec, UpdateTarget};
+use evenkeel_update_agent::modules::image::signature::signed_statement;
 use evenkeel_update_agent::modules::image::slots::SlotState;
 use evenkeel_update_agent::status;
 use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
 
-use crate::image_steps::{STORY, rests_on_new, rests_on_old, reverted};
-use crate::support::image_node::{ImageNode, image};
+use crate::image_steps::{STORY, assert_runs_new, assert_runs_old, revert_failure};
+use crate::support::image_node::{ImageNode, image_target};
 
-/// The status with which a hook says "not yet".
-const NOT_YET: i32 = 75;
+/// The exit status with which a hook reports "not ready".
+const STATUS_NOT_READY: i32 = 75;
 
-/// A node with a hook that ends with a status.
-fn with_hook(moment: &str, status: i32) -> ImageNode {
+/// A node with a hook that exits with `status`.
+fn node_with_hook(moment: &str, status: i32) -> ImageNode {
     let node = ImageNode::in_window();
-    node.hook(moment);
-    node.machine.state().hooks_end = status;
+    node.add_hook(moment);
+    node.machine.state().hook_status = status;
     node
 }
 
-/// What was done to the slots, in order.
-fn done(node: &ImageNode) -> Vec<String> {
+/// The operations on the slots, in order.
+fn slot_log(node: &ImageNode) -> Vec<String> {
     node.machine.state().log.clone()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_says_not_yet_before_the_download_keeps_it_from_being_asked_for() {
-    let node = with_hook("before-download", NOT_YET);
+async fn a_hook_that_is_not_ready_before_the_download_delays_it() {
+    let node = node_with_hook("before-download", STATUS_NOT_READY);
     for _ in 0..2 {
-        let error = node.live().await.unwrap_err().to_string();
-        assert!(error.ends_with("the hook ask says not yet"), "{error}");
+        let error = node.run_until_idle().await.unwrap_err().to_string();
+        assert!(error.ends_with("the hook ask is not ready"), "{error}");
     }
     assert_eq!(node.server().story(), "downloading");
     assert_eq!(node.machine.state().downloads, 0);
-    assert_eq!(done(&node), [""; 0]);
-    rests_on_old(&node, "");
+    assert_eq!(slot_log(&node), [""; 0]);
+    assert_runs_old(&node, "");
 
-    node.machine.state().hooks_end = 0;
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
+    node.machine.state().hook_status = 0;
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_says_not_yet_before_the_arming_leaves_the_image_in_its_slot() {
-    let node = with_hook("before-arming", NOT_YET);
-    node.live().await.unwrap();
+async fn a_hook_that_is_not_ready_before_arming_delays_the_arming() {
+    let node = node_with_hook("before-arming", STATUS_NOT_READY);
+    node.run_until_idle().await.unwrap();
     assert_eq!(node.server().story(), "downloading, downloaded");
-    assert_eq!(node.server().begins, 0, "the hook comes first");
-    let shown = status::read(&node.place().status()).unwrap();
-    assert_eq!(shown.waiting, "the hook ask says not yet");
-    assert_eq!(done(&node), ["withdraw", "begin to write", "write"]);
+    assert_eq!(
+        node.server().start_requests,
+        0,
+        "the hook runs before the start request"
+    );
+    let status = status::read_status(&node.paths().status()).unwrap();
+    assert_eq!(status.waiting, "the hook ask is not ready");
+    assert_eq!(slot_log(&node), ["withdraw", "begin to write", "write"]);
     assert!(matches!(node.slots().b, SlotState::Written(_)));
-    rests_on_old(&node, "");
+    assert_runs_old(&node, "");
 
-    node.machine.state().hooks_end = 0;
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
+    node.machine.state().hook_status = 0;
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
-    assert_eq!(node.machine.state().downloads, 2, "it is not fetched again");
+    assert_eq!(
+        node.machine.state().downloads,
+        2,
+        "the image is not downloaded again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_fails_behind_the_commit_is_a_remark_and_undoes_nothing() {
-    let node = with_hook("after-commit", 1);
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
+async fn a_hook_that_fails_after_the_commit_is_a_remark_and_undoes_nothing() {
+    let node = node_with_hook("after-commit", 1);
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
     let last = node.server().only_attempt().last().unwrap().clone();
-    let remarks = last.account.unwrap().remarks;
+    let remarks = last.report.unwrap().remarks;
     assert_eq!(remarks, ["the hook ask ended with status 1"]);
 }
 
-/// 1.1 with a signature, and the public key for it as PEM.
-fn signed() -> (Target, String) {
+/// A signed target for version 1.1, and the public key as PEM.
+fn signed_target() -> (UpdateTarget, String) {
     let key = KeyPair::generate().unwrap();
-    let mut target = image("1.1");
-    let Wish::Image(wish) = &mut target.wish else {
+    let mut target = image_target("1.1");
+    let UpdateSpec::Image(spec) = &mut target.spec else {
         panic!("an image")
     };
-    let id = Sha256::of(&key.subject_public_key_info());
-    let signature = key.sign(statement(wish).as_bytes()).unwrap();
+    let id = Sha256::hash(&key.subject_public_key_info());
+    let signature = key.sign(signed_statement(spec).as_bytes()).unwrap();
     let signature = format!("{id}:{}", STANDARD.encode(signature));
-    wish.signatures.push(signature);
+    spec.signatures.push(signature);
     (target, key.public_key_pem())
 }
 
-/// Lets a node take nothing but what this key has signed; the key's file.
-fn demand(node: &ImageNode, key: &str) -> PathBuf {
-    fs::remove_file(node.place().inside("/etc/evenkeel/limits.toml")).unwrap();
-    let folder = node.place().image_keys();
+/// Lets a node accept only images that are signed with `key`; returns the key's file.
+fn require_key(node: &ImageNode, key: &str) -> PathBuf {
+    fs::remove_file(node.paths().inside("/etc/evenkeel/limits.toml")).unwrap();
+    let folder = node.paths().image_keys();
     fs::create_dir(&folder).unwrap();
     let file = folder.join("publisher.pem");
     fs::write(&file, key).unwrap();
@@ -106,23 +114,23 @@ fn demand(node: &ImageNode, key: &str) -> PathBuf {
     file
 }
 
-/// As late as can be: behind all other looks at it, by the last that is asked before the change begins.
+/// The key is removed as late as possible: by the last hook before the change starts.
 #[tokio::test(start_paused = true)]
-async fn an_image_whose_key_is_taken_away_after_it_was_fetched_is_not_armed() {
-    let (target, key) = signed();
-    let node = with_hook("before-arming", 0);
+async fn an_image_whose_key_is_removed_after_the_download_is_not_armed() {
+    let (target, key) = signed_target();
+    let node = node_with_hook("before-arming", 0);
     node.server().target = Some(target);
-    node.machine.state().hooks_remove = Some(demand(&node, &key));
-    node.live().await.unwrap_err();
-    rests_on_old(&node, "");
+    node.machine.state().hook_removes = Some(require_key(&node, &key));
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
     assert_eq!(
         node.server().story(),
         "downloading, downloaded, began, reverted"
     );
-    let failure = reverted(&node);
+    let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Signature);
-    assert!(failure.reason.contains("knows no key"), "{failure}");
+    assert!(failure.reason.contains("has no key"), "{failure}");
     assert!(matches!(node.slots().b, SlotState::Written(_)));
-    let done = done(&node);
+    let done = slot_log(&node);
     assert_eq!(done, ["withdraw", "begin to write", "write", "withdraw"]);
 }

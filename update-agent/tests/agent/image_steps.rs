@@ -1,40 +1,42 @@
-//! An image, from the server's word to the slot that boots, with the power failing at every write on the way.
+//! An image update from the server's decision to the booted slot, with a power cut at every write on the way.
 
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use evenkeel_update_agent::commands::images::reconcile;
-use evenkeel_update_agent::model::{Event, Failure, FailureKind, News, Sha256, Wish};
+use evenkeel_update_agent::commands::images::reconcile_slots;
+use evenkeel_update_agent::model::{
+    AttemptEvent, EventKind, Failure, FailureKind, Sha256, UpdateSpec,
+};
 use evenkeel_update_agent::modules::image::boot_control::BootControl;
 use evenkeel_update_agent::modules::image::slots::{
-    self, Entry, Raw, Slot, SlotFile, SlotState, What,
+    self, BootEntry, RawImage, Slot, SlotFile, SlotImage, SlotState,
 };
 
-use crate::support::image_node::{ImageNode, image};
+use crate::support::image_node::{ImageNode, image_target};
 
 pub const STORY: &str = "downloading, downloaded, began, reboot begun, verify begun, finished";
-const BACK: &str = "downloading, downloaded, began, reboot begun, verify begun, reverted";
+const FALLBACK_STORY: &str = "downloading, downloaded, began, reboot begun, verify begun, reverted";
 
-/// An attempt writes so often at least: the journal, the record and the boot entries, before and behind each.
-const LEAST_WRITES: usize = 30;
+/// Minimum number of writes of an attempt: to the journal, the record and the boot entries, each counted before and after.
+const MIN_WRITES: usize = 30;
 
-fn last(node: &ImageNode) -> Event {
+fn last_event(node: &ImageNode) -> AttemptEvent {
     node.server().only_attempt().last().unwrap().clone()
 }
 
 #[track_caller]
-pub fn reverted(node: &ImageNode) -> Failure {
-    let last = last(node);
-    let News::Reverted { failure, booted } = last.news else {
+pub fn revert_failure(node: &ImageNode) -> Failure {
+    let last = last_event(node);
+    let EventKind::Reverted { failure, booted } = last.kind else {
         panic!("{last:?}")
     };
     assert_eq!(booted.as_deref(), Some("1.0"));
     failure
 }
 
-/// All rests on the new image, and everybody says so.
+/// Asserts that the new image runs and that the record, the boot entries and the facts agree.
 #[track_caller]
-pub fn rests_on_new(node: &ImageNode, context: &str) {
+pub fn assert_runs_new(node: &ImageNode, context: &str) {
     let slots = node.slots();
     assert!(
         matches!(slots.b, SlotState::Good(_)),
@@ -46,16 +48,16 @@ pub fn rests_on_new(node: &ImageNode, context: &str) {
     assert_eq!(state.running, Slot::B, "{context}");
     assert_eq!(
         (&state.a, &state.b),
-        (&Entry::Plain, &Entry::Plain),
+        (&BootEntry::Plain, &BootEntry::Plain),
         "{context}"
     );
     let booted = node.server().facts.clone().unwrap().booted_image;
     assert_eq!(booted.unwrap().image_id, "1.1", "{context}");
 }
 
-/// All rests on the old image, and nothing starts the other one.
+/// Asserts that the old image runs and that nothing boots the other slot.
 #[track_caller]
-pub fn rests_on_old(node: &ImageNode, context: &str) {
+pub fn assert_runs_old(node: &ImageNode, context: &str) {
     let slots = node.slots();
     assert!(
         matches!(slots.a, SlotState::Good(_)),
@@ -66,7 +68,7 @@ pub fn rests_on_old(node: &ImageNode, context: &str) {
     assert_eq!(state.running, Slot::A, "{context}");
     assert_eq!(
         (&state.a, &state.b),
-        (&Entry::Plain, &Entry::Absent),
+        (&BootEntry::Plain, &BootEntry::Absent),
         "{context}"
     );
     let booted = node.server().facts.clone().unwrap().booted_image;
@@ -74,10 +76,10 @@ pub fn rests_on_old(node: &ImageNode, context: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_healthy_image_is_fetched_in_parts_armed_tried_and_kept() {
+async fn a_healthy_image_is_downloaded_in_parts_armed_tried_and_blessed() {
     let node = ImageNode::in_window();
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
     let log = node.machine.state().log.clone();
     assert_eq!(
@@ -93,188 +95,192 @@ async fn a_healthy_image_is_fetched_in_parts_armed_tried_and_kept() {
     );
     assert_eq!(node.machine.state().downloads, 2);
     let server = node.server();
-    let News::Downloading(plan) = &server.only_attempt()[0].news else {
+    let EventKind::Downloading(plan) = &server.only_attempt()[0].kind else {
         panic!("a plan")
     };
     let change = plan.image.as_ref().unwrap();
     assert_eq!(
-        (change.before.as_str(), change.wanted.as_str()),
+        (change.before.as_str(), change.after.as_str()),
         ("1.0", "1.1")
     );
     assert_eq!(
-        server.only_attempt().last().unwrap().news.booted(),
+        server.only_attempt().last().unwrap().kind.booted(),
         Some("1.1")
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_does_not_prove_healthy_is_left_and_told_with_the_reason_and_the_log() {
+async fn an_unhealthy_image_is_reverted_and_reported_with_reason_and_log() {
     let node = ImageNode::in_window();
     node.machine.state().healthy = false;
-    node.live().await.unwrap_err();
-    rests_on_old(&node, "");
-    assert_eq!(node.server().story(), BACK);
-    let failure = reverted(&node);
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
+    assert_eq!(node.server().story(), FALLBACK_STORY);
+    let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Verify);
     assert!(
         failure.reason.contains("the unit app.service is failed"),
         "{failure}"
     );
-    assert_eq!(failure.log, "the last words\n");
+    assert_eq!(failure.log, "the last log lines\n");
     assert!(matches!(node.slots().b, SlotState::Bad { .. }));
     assert_eq!(node.slots().bad.len(), 1);
 }
 
-/// The power fails once behind, or before, each write of the journal, the record and the boot entries.
+/// The power fails once, before or after each write of the journal, the record and the boot entries.
 #[tokio::test(start_paused = true)]
-async fn wherever_the_power_fails_a_healthy_image_is_kept_in_the_end() {
+async fn a_healthy_image_survives_a_power_cut_at_any_write() {
     let mut at = 1;
     loop {
         let node = ImageNode::in_window();
-        node.machine.state().cut = Some(at);
-        let end = node.live().await;
+        node.machine.state().power_cut_at = Some(at);
+        let end = node.run_until_idle().await;
         let context = format!("write {at}");
         assert!(end.is_ok(), "{context}: {end:?}");
-        rests_on_new(&node, &context);
+        assert_runs_new(&node, &context);
         let story = node.server().story();
-        // A power cut behind the arming is the reset before it was asked for.
-        let expected = match node.machine.state().told {
+        // A power cut after arming acts as the reset, before the agent has requested it.
+        let expected = match node.machine.state().reboot_requests {
             0 if story != STORY => STORY.replace("reboot begun, ", ""),
             _ => STORY.to_owned(),
         };
         assert_eq!(story, expected, "{context}");
-        assert!(!node.place().journal().exists(), "{context}");
-        if node.machine.state().cut.is_some() {
+        assert!(!node.paths().journal().exists(), "{context}");
+        if node.machine.state().power_cut_at.is_some() {
             break;
         }
         at += 1;
     }
-    assert!(at > LEAST_WRITES, "{at}");
+    assert!(at > MIN_WRITES, "{at}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn wherever_the_power_fails_an_image_that_is_not_healthy_is_left_in_the_end() {
+async fn an_unhealthy_image_is_reverted_after_a_power_cut_at_any_write() {
     let (mut at, mut silent) = (1, 0);
     loop {
         let node = ImageNode::in_window();
         {
             let mut state = node.machine.state();
-            state.cut = Some(at);
+            state.power_cut_at = Some(at);
             state.healthy = false;
         }
         let context = format!("write {at}");
-        // Behind the last write all is told: the agent that starts then has nothing to complain of.
-        silent += usize::from(node.live().await.is_ok());
-        rests_on_old(&node, &context);
+        // After the last write everything is reported, so the agent that starts then returns no error.
+        silent += usize::from(node.run_until_idle().await.is_ok());
+        assert_runs_old(&node, &context);
         assert!(
             matches!(node.slots().b, SlotState::Bad { .. }),
             "{context}: {:?}",
             node.slots()
         );
-        let failure = reverted(&node);
+        let failure = revert_failure(&node);
         assert!(
             failure.reason.contains("app.service"),
             "{context}: {failure}"
         );
-        assert!(!node.place().journal().exists(), "{context}");
-        if node.machine.state().cut.is_some() {
+        assert!(!node.paths().journal().exists(), "{context}");
+        if node.machine.state().power_cut_at.is_some() {
             break;
         }
         at += 1;
     }
     assert!(silent <= 1, "{silent}");
-    assert!(at > LEAST_WRITES, "{at}");
+    assert!(at > MIN_WRITES, "{at}");
 }
 
-/// What is armed boots with any reset, so it must not stay so.
+/// Any reset boots an armed slot, so the slot must be disarmed.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_may_not_reboot_does_not_stay_armed() {
     let node = ImageNode::in_window();
-    node.machine.state().owner = Some("somebody is logged in".into());
-    node.live().await.unwrap_err();
-    rests_on_old(&node, "");
-    assert_eq!(node.machine.state().told, 0);
+    node.machine.state().owner_objection = Some("a user is logged in".into());
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
+    assert_eq!(node.machine.state().reboot_requests, 0);
     assert_eq!(
         node.server().story(),
         "downloading, downloaded, began, reverted"
     );
-    let failure = reverted(&node);
+    let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Reboot);
-    assert!(
-        failure.reason.ends_with("somebody is logged in"),
-        "{failure}"
-    );
+    assert!(failure.reason.ends_with("a user is logged in"), "{failure}");
     assert!(matches!(node.slots().b, SlotState::Written(_)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_reboot_although_it_is_told_to_goes_back() {
+async fn a_node_that_ignores_reboot_requests_reverts() {
     let node = ImageNode::in_window();
-    node.machine.state().stays_up = true;
-    for told in 1..=3 {
-        node.live().await.unwrap();
-        assert_eq!(node.machine.state().told, told);
+    node.machine.state().ignores_reboot = true;
+    for requests in 1..=3 {
+        node.run_until_idle().await.unwrap();
+        assert_eq!(node.machine.state().reboot_requests, requests);
         assert!(matches!(node.slots().b, SlotState::Armed { .. }));
         node.clock.advance(TimeDelta::minutes(5));
     }
-    node.live().await.unwrap_err();
-    rests_on_old(&node, "");
-    let failure = reverted(&node);
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
+    let failure = revert_failure(&node);
     assert_eq!(failure.kind, FailureKind::Reboot);
     assert!(failure.reason.contains("3 times"), "{failure}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_download_that_has_to_wait_is_gone_on_with() {
+async fn a_deferred_download_is_resumed() {
     let node = ImageNode::in_window();
-    node.machine.state().later = Some("the line is down".into());
+    node.machine.state().deferral = Some("the connection is down".into());
     for _ in 0..2 {
-        let error = node.live().await.unwrap_err();
-        assert!(error.to_string().ends_with("the line is down"), "{error}");
+        let error = node.run_until_idle().await.unwrap_err();
+        assert!(
+            error.to_string().ends_with("the connection is down"),
+            "{error}"
+        );
     }
     assert_eq!(node.server().story(), "downloading");
-    assert!(node.place().journal().exists());
+    assert!(node.paths().journal().exists());
     assert_eq!(node.machine.state().log, [""; 0]);
 
-    node.machine.state().later = None;
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
+    node.machine.state().deferral = None;
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
     assert_eq!(node.server().story(), STORY);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_is_prepared_ahead_of_its_window_and_no_more() {
+async fn an_image_is_only_prepared_ahead_of_its_window() {
     let node = ImageNode::in_window();
-    node.server().open = false;
-    node.live().await.unwrap();
+    node.server().window_open = false;
+    node.run_until_idle().await.unwrap();
     assert_eq!(node.server().story(), "downloading, downloaded");
-    rests_on_old(&node, "");
+    assert_runs_old(&node, "");
     assert!(matches!(node.slots().b, SlotState::Written(_)));
 
-    node.server().open = true;
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
-    assert_eq!(node.machine.state().downloads, 2, "no network is needed");
+    node.server().window_open = true;
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
+    assert_eq!(
+        node.machine.state().downloads,
+        2,
+        "the image is not downloaded again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_file_under_the_same_name_is_another_image() {
+async fn another_file_of_the_same_name_is_another_image() {
     let node = ImageNode::in_window();
-    node.server().open = false;
-    node.live().await.unwrap();
-    let mut rebuilt = image("1.1");
-    if let Wish::Image(wish) = &mut rebuilt.wish {
-        wish.sha256 = Sha256::of(b"rebuilt");
+    node.server().window_open = false;
+    node.run_until_idle().await.unwrap();
+    let mut rebuilt = image_target("1.1");
+    if let UpdateSpec::Image(spec) = &mut rebuilt.spec {
+        spec.sha256 = Sha256::hash(b"rebuilt");
     }
     node.server().target = Some(rebuilt);
-    // It is for the node to see that this is another one: the server names it by the same digest.
+    // The server uses the same digest for both, so the node must notice the difference.
     node.server().forgetful = true;
-    node.server().open = true;
-    node.live().await.unwrap();
+    node.server().window_open = true;
+    node.run_until_idle().await.unwrap();
     let stories: Vec<_> = {
         let server = node.server();
-        let attempts = server.told.values();
-        let last = attempts.map(|events| events.last().unwrap().news.name());
+        let attempts = server.reported_events.values();
+        let last = attempts.map(|events| events.last().unwrap().kind.name());
         last.collect()
     };
     assert_eq!(stories.len(), 2, "{stories:?}");
@@ -282,50 +288,55 @@ async fn another_file_under_the_same_name_is_another_image() {
         stories.contains(&"cancelled") && stories.contains(&"finished"),
         "{stories:?}"
     );
-    rests_on_new(&node, "");
+    assert_runs_new(&node, "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_failed_is_tried_again_by_an_order_alone() {
+async fn an_image_that_failed_is_retried_only_by_an_order() {
     let node = ImageNode::in_window();
     node.machine.state().healthy = false;
-    node.live().await.unwrap_err();
-    node.server().told.clear();
+    node.run_until_idle().await.unwrap_err();
+    node.server().reported_events.clear();
     node.machine.state().healthy = true;
     node.clock.advance(TimeDelta::minutes(2));
-    node.live().await.unwrap_err();
-    rests_on_old(&node, "");
-    let News::Failed { failure, .. } = last(&node).news else {
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
+    let EventKind::Failed { failure, .. } = last_event(&node).kind else {
         panic!("a failure")
     };
     assert_eq!(failure.kind, FailureKind::Verify);
     assert!(
-        failure.reason.contains("not tried again by itself"),
+        failure.reason.contains("not tried again automatically"),
         "{failure}"
     );
 
-    node.server().told.clear();
-    let mut ordered = image("1.1");
-    if let Wish::Image(wish) = &mut ordered.wish {
-        wish.again = true;
+    node.server().reported_events.clear();
+    let mut ordered = image_target("1.1");
+    if let UpdateSpec::Image(spec) = &mut ordered.spec {
+        spec.allow_retry = true;
     }
     node.server().target = Some(ordered);
     node.clock.advance(TimeDelta::minutes(2));
-    node.live().await.unwrap();
-    rests_on_new(&node, "");
+    node.run_until_idle().await.unwrap();
+    assert_runs_new(&node, "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_does_not_wait_for_what_was_just_seen_through_and_counts_once() {
+async fn an_order_does_not_wait_after_a_finished_attempt_and_counts_once() {
     let node = ImageNode::in_window();
     node.machine.state().healthy = false;
-    node.server().orders = true;
-    node.live().await.unwrap_err();
-    rests_on_old(&node, "");
+    node.server().orders_retry = true;
+    node.run_until_idle().await.unwrap_err();
+    assert_runs_old(&node, "");
     let server = node.server();
-    assert_eq!(server.told.len(), 2, "{:?}", server.told);
-    for events in server.told.values() {
-        let names = events.iter().map(|event| event.news.name());
+    assert_eq!(
+        server.reported_events.len(),
+        2,
+        "{:?}",
+        server.reported_events
+    );
+    for events in server.reported_events.values() {
+        let names = events.iter().map(|event| event.kind.name());
         let story = names.collect::<Vec<_>>().join(", ");
         assert!(
             story.ends_with("began, reboot begun, verify begun, reverted"),
@@ -334,47 +345,54 @@ async fn an_order_does_not_wait_for_what_was_just_seen_through_and_counts_once()
     }
 }
 
-/// The power failed between U1 and U2, and the machine does not reset when it is told to.
+/// The power failed after the trial was recorded as failed and before its boot entry was withdrawn, and the machine
+/// ignores the reset.
 #[tokio::test]
-async fn behind_a_reset_that_does_not_come_about_nothing_more_is_done() {
+async fn after_a_reset_that_does_not_happen_nothing_more_is_done() {
     let node = ImageNode::in_window();
     let machine = &node.machine;
-    let record = SlotFile::open(&node.place().slots(), Arc::new(node.clock.clone())).unwrap();
-    let settled = reconcile(machine, &record, machine).await.unwrap();
-    let old = settled.expect("it is well");
-    let what = What {
-        file: Sha256::of(b"1.1"),
+    let record = SlotFile::open(&node.paths().slots(), Arc::new(node.clock.clone())).unwrap();
+    let observation = reconcile_slots(machine, &record, machine).await.unwrap();
+    let old = observation.expect("the slots agree with the record");
+    let what = SlotImage {
+        file: Sha256::hash(b"1.1"),
         profile_name: "demo".into(),
         image_id: "1.1".into(),
         raw: None,
     };
-    let raw = Raw {
-        sha256: Sha256::of(b"raw"),
+    let raw = RawImage {
+        sha256: Sha256::hash(b"raw"),
         bytes: 30,
     };
     for event in [
-        slots::Event::Begin { what, again: false },
-        slots::Event::Wrote(raw),
-        slots::Event::Arm { again: false },
+        slots::SlotEvent::Begin {
+            image: what,
+            allow_retry: false,
+        },
+        slots::SlotEvent::Wrote(raw),
+        slots::SlotEvent::Arm { allow_retry: false },
     ] {
         record.step(Slot::B, &event, &old).unwrap();
     }
     {
         let mut state = machine.state();
-        (state.running, state.b) = (Slot::B, Entry::Counted { left: 2, done: 1 });
+        (state.running, state.b) = (Slot::B, BootEntry::Counted { left: 2, done: 1 });
     }
-    let new = machine.look().await.unwrap();
-    let failed = slots::Event::Failed {
+    let new = machine.observe().await.unwrap();
+    let failed = slots::SlotEvent::Failed {
         why: "the unit app.service is failed".into(),
         log: String::new(),
     };
-    for event in [slots::Event::Booted, failed] {
+    for event in [slots::SlotEvent::Booted, failed] {
         record.step(Slot::B, &event, &new).unwrap();
     }
 
-    let settled = reconcile(machine, &record, machine).await.unwrap();
-    assert_eq!(settled, None);
+    let observation = reconcile_slots(machine, &record, machine).await.unwrap();
+    assert_eq!(observation, None);
     let state = machine.state();
     assert_eq!(state.log, ["withdraw"]);
-    assert_eq!((&state.a, &state.b), (&Entry::Plain, &Entry::Absent));
+    assert_eq!(
+        (&state.a, &state.b),
+        (&BootEntry::Plain, &BootEntry::Absent)
+    );
 }

@@ -1,29 +1,29 @@
-//! `plan`: what an update would change now, as the agent itself would think, and nothing of it stays.
+//! `plan`: what an update would change now, as the agent plans it. It changes nothing on the node.
 
 use std::sync::Arc;
 
-use evenkeel_update_agent::agent::Planning;
-use evenkeel_update_agent::commands::plan::{think, wish};
-use evenkeel_update_agent::commands::workshop::Workshop;
+use evenkeel_update_agent::agent::PlanningLock;
+use evenkeel_update_agent::commands::module_registry::ModuleRegistry;
+use evenkeel_update_agent::commands::plan::{parse_packages, plan_packages};
 use evenkeel_update_agent::config::Config;
-use evenkeel_update_agent::model::Plan;
+use evenkeel_update_agent::model::UpdatePlan;
 
-use crate::support::node::{Node, latest};
+use crate::support::node::{TestNode, latest_target};
 
 const OLD: &str = "app 1 installed\nlib 1 installed";
 
-async fn plan(node: &Node, packages: &[&str]) -> anyhow::Result<Plan> {
+async fn plan(node: &TestNode, packages: &[&str]) -> anyhow::Result<UpdatePlan> {
     let packages: Vec<_> = packages.iter().map(|&name| name.to_owned()).collect();
     let config = Config::default();
-    let place = node.place();
+    let paths = node.paths();
     let clock = Arc::new(node.clock.clone());
-    let workshop = Workshop::with(&config, &place, node.system.clone(), clock);
-    think(&workshop, wish(&packages)?).await
+    let registry = ModuleRegistry::with_runner(&config, &paths, node.system.clone(), clock);
+    plan_packages(&registry, parse_packages(&packages)?).await
 }
 
 #[tokio::test]
-async fn without_a_wish_everything_is_planned_and_nothing_is_done() {
-    let node = Node::new();
+async fn without_package_names_everything_is_planned_and_nothing_is_done() {
+    let node = TestNode::new();
     let planned = plan(&node, &[]).await.unwrap();
     let changes: Vec<_> = planned
         .changes
@@ -42,39 +42,39 @@ async fn without_a_wish_everything_is_planned_and_nothing_is_done() {
     );
     assert!(planned.download_bytes > 0);
     assert_eq!(node.system.listing(), OLD);
-    assert_eq!(node.left_over(), [""; 0]);
+    assert_eq!(node.state_files(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_package_may_be_named_with_its_version() {
-    let node = Node::new();
+    let node = TestNode::new();
     let planned = plan(&node, &["lib=2"]).await.unwrap();
     assert_eq!(planned.changes.len(), 1);
     assert_eq!(planned.changes[0].name, "lib");
 }
 
 #[tokio::test]
-async fn beside_an_open_update_nothing_is_planned_and_nothing_of_it_is_touched() {
-    let node = Node::new();
-    node.server().target = Some(latest());
+async fn during_an_open_update_nothing_is_planned_and_nothing_is_touched() {
+    let node = TestNode::new();
+    node.server().target = Some(latest_target());
     node.run_once().await.unwrap();
-    let before = node.left_over();
+    let before = node.state_files();
     assert_eq!(before, ["archives", "journal.json"]);
     let error = plan(&node, &[]).await.unwrap_err().to_string();
-    assert!(error.contains("an update is open"), "{error}");
-    assert_eq!(node.left_over(), before);
+    assert!(error.contains("an update is in progress"), "{error}");
+    assert_eq!(node.state_files(), before);
 }
 
 #[tokio::test]
 async fn a_person_and_the_agent_do_not_plan_at_the_same_time() {
-    let node = Node::in_window();
-    let planning = Planning::begin(&node.place()).unwrap().unwrap();
+    let node = TestNode::in_window();
+    let planning = PlanningLock::acquire(&node.paths()).unwrap().unwrap();
     let error = plan(&node, &[]).await.unwrap_err().to_string();
-    assert!(error.contains("plans an update just now"), "{error}");
+    assert!(error.contains("is planning an update"), "{error}");
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
     assert_eq!(node.system.listing(), OLD);
-    assert!(node.server().told.is_empty());
+    assert!(node.server().reported_events.is_empty());
 
     drop(planning);
     agent.run_once().await.unwrap();
@@ -82,10 +82,10 @@ async fn a_person_and_the_agent_do_not_plan_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn why_nothing_can_be_planned_is_said_in_apts_own_words() {
-    let node = Node::new();
+async fn a_planning_failure_contains_the_output_of_apt() {
+    let node = TestNode::new();
     node.packages().refresh_error = "E: no route to the mirror\n".into();
     let error = plan(&node, &[]).await.unwrap_err().to_string();
     assert!(error.contains("no route to the mirror"), "{error}");
-    assert_eq!(node.left_over(), [""; 0]);
+    assert_eq!(node.state_files(), [""; 0]);
 }

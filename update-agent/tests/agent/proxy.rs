@@ -1,85 +1,92 @@
-//! The wire through a proxy: TLS from end to end inside a tunnel.
+//! The link through a proxy: TLS from end to end inside a tunnel.
 
 use std::time::Duration;
 
 use evenkeel_kit::Secret;
 use evenkeel_update_agent::facts::Facts;
-use evenkeel_update_agent::link::{GrpcLink, JoinToken, Link, LinkError, Proxy, Question, Trust};
+use evenkeel_update_agent::link::{
+    GrpcLink, JoinToken, LinkError, PollQuery, Proxy, ServerLink, Trust,
+};
 
 use crate::support::proxy::TestProxy;
 use crate::support::server::TestServer;
 
-const DEADLINE: Duration = Duration::from_secs(20);
-const YES: &str = "200 Connection established";
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+const TUNNEL_OPENED: &str = "200 Connection established";
 
-fn proxy_at(proxy: &TestProxy, direct: &[&str]) -> Proxy {
+fn proxy_settings(proxy: &TestProxy, direct: &[&str]) -> Proxy {
     let direct: Vec<_> = direct.iter().map(|&host| host.to_owned()).collect();
     Proxy::parse(&format!("http://keel:p%40ss@{}", proxy.address), &direct).unwrap()
 }
 
 async fn poll(server: &TestServer, trust: &Trust, proxy: &Proxy) -> Result<(), LinkError> {
-    let link = GrpcLink::new(&server.url(), trust, Some(proxy), DEADLINE).unwrap();
-    link.renew(&Secret::new("first-credential")).unwrap();
+    let link = GrpcLink::new(&server.url(), trust, Some(proxy), CALL_TIMEOUT).unwrap();
+    link.set_credential(&Secret::new("first-credential"))
+        .unwrap();
     let facts = Facts::default();
-    let question = Question {
+    let query = PollQuery {
         facts: &facts,
-        whole: true,
+        send_facts: true,
         packages: None,
         attempt: None,
-        waiting: "",
-        tag: 0,
-        hold: Duration::ZERO,
+        waiting_reason: "",
+        decision_tag: 0,
+        max_hold: Duration::ZERO,
     };
-    link.poll(question).await.map(|_| ())
+    link.poll(query).await.map(|_| ())
 }
 
 #[tokio::test]
 async fn the_server_is_reached_and_checked_through_the_tunnel() {
-    let server = TestServer::on_loopback().await;
-    let tunnel = TestProxy::that_says(YES).await;
-    let proxy = proxy_at(&tunnel, &[]);
+    let server = TestServer::start_on_loopback().await;
+    let tunnel = TestProxy::answering(TUNNEL_OPENED).await;
+    let proxy = proxy_settings(&tunnel, &[]);
     let token = JoinToken::parse(&server.token()).unwrap();
-    let trust = Trust::settle(&server.url(), &token, None, Some(&proxy))
+    let trust = Trust::resolve(&server.url(), &token, None, Some(&proxy))
         .await
         .unwrap();
     poll(&server, &trust, &proxy).await.unwrap();
 
-    let asked = tunnel.asked();
-    assert_eq!(asked.len(), 2, "for the authority, and for the call");
+    let requests = tunnel.requests();
+    assert_eq!(
+        requests.len(),
+        2,
+        "one tunnel to read the CA, one for the call"
+    );
     let to = server.address;
     let request = format!(
         "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\nProxy-Authorization: Basic a2VlbDpwQHNz\r\n\r\n"
     );
-    assert_eq!(asked, [request.clone(), request]);
+    assert_eq!(requests, [request.clone(), request]);
 }
 
 #[tokio::test]
-async fn a_tunnel_to_another_server_is_not_spoken_into() {
-    let server = TestServer::on_loopback().await;
-    let other = TestServer::on_loopback().await;
-    let tunnel = TestProxy::that_says(YES).await;
+async fn a_tunnel_to_another_server_is_rejected() {
+    let server = TestServer::start_on_loopback().await;
+    let other = TestServer::start_on_loopback().await;
+    let tunnel = TestProxy::answering(TUNNEL_OPENED).await;
     let trust = Trust::Ca(other.ca_pem.clone());
-    let error = poll(&server, &trust, &proxy_at(&tunnel, &[]))
+    let error = poll(&server, &trust, &proxy_settings(&tunnel, &[]))
         .await
         .unwrap_err();
     let text = error.to_string();
     assert!(text.contains("invalid peer certificate"), "{text}");
-    assert!(server.brain.lock().unwrap().calls.is_empty());
+    assert!(server.state.lock().unwrap().calls.is_empty());
 }
 
 #[tokio::test]
 async fn a_proxy_that_refuses_is_named_with_its_reason() {
-    let server = TestServer::on_loopback().await;
+    let server = TestServer::start_on_loopback().await;
     let trust = Trust::Ca(server.ca_pem.clone());
     for (answer, reason) in [
         ("403 Forbidden", "403 Forbidden"),
         (
             "407 Proxy Authentication Required",
-            "another user or password",
+            "does not accept the user or the password",
         ),
     ] {
-        let tunnel = TestProxy::that_says(answer).await;
-        let error = poll(&server, &trust, &proxy_at(&tunnel, &[]))
+        let tunnel = TestProxy::answering(answer).await;
+        let error = poll(&server, &trust, &proxy_settings(&tunnel, &[]))
             .await
             .unwrap_err();
         assert!(matches!(error, LinkError::Unavailable(_)), "{error}");
@@ -91,11 +98,11 @@ async fn a_proxy_that_refuses_is_named_with_its_reason() {
 }
 
 #[tokio::test]
-async fn what_is_direct_is_not_reached_through_the_proxy() {
-    let server = TestServer::on_loopback().await;
-    let tunnel = TestProxy::that_says(YES).await;
+async fn a_direct_host_is_not_reached_through_the_proxy() {
+    let server = TestServer::start_on_loopback().await;
+    let tunnel = TestProxy::answering(TUNNEL_OPENED).await;
     let trust = Trust::Ca(server.ca_pem.clone());
-    let proxy = proxy_at(&tunnel, &["127.0.0.1"]);
+    let proxy = proxy_settings(&tunnel, &["127.0.0.1"]);
     poll(&server, &trust, &proxy).await.unwrap();
-    assert!(tunnel.asked().is_empty());
+    assert!(tunnel.requests().is_empty());
 }

@@ -1,4 +1,4 @@
-//! The agent dies anywhere, and the next one goes on.
+//! The agent is killed at any point, and the next one resumes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::journal::FileJournal;
-use evenkeel_update_agent::model::News;
+use evenkeel_update_agent::model::EventKind;
 use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 
-use crate::support::journal::{BreakingJournal, Side};
-use crate::support::node::Node;
+use crate::support::journal::{BreakingJournal, WriteSide};
+use crate::support::node::TestNode;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
 const STORY_WITH_REBOOT: &str =
     "downloading, downloaded, began, reboot begun, verify begun, finished";
 
-/// A step that is marked as done in the log is not taken after that.
+/// Asserts that a step that the log marks as done is not repeated.
 fn assert_nothing_is_done_twice(log: &[String]) {
     for (done, work) in [
         (
@@ -37,19 +37,23 @@ fn assert_nothing_is_done_twice(log: &[String]) {
 }
 
 #[tokio::test]
-async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end() {
-    for side in [Side::Before, Side::After] {
+async fn a_kill_at_any_write_of_the_journal_does_not_change_the_result() {
+    for side in [WriteSide::Before, WriteSide::After] {
         let mut at = 0;
         loop {
-            let node = Node::in_window();
-            let path = node.place().journal();
-            let breaking = |at| Box::new(BreakingJournal::new(&path, &node.system, at, side));
-            let first = node.agent_with(breaking(at)).run_once().await;
-            let died = first.is_err();
-            if died {
-                let death = first.unwrap_err();
-                assert!(matches!(death, AgentError::Journal(_)), "{death}");
-                node.agent_with(breaking(usize::MAX))
+            let node = TestNode::in_window();
+            let path = node.paths().journal();
+            let journal_that_breaks =
+                |at| Box::new(BreakingJournal::new(&path, &node.system, at, side));
+            let first = node
+                .agent_with_journal(journal_that_breaks(at))
+                .run_once()
+                .await;
+            let was_killed = first.is_err();
+            if was_killed {
+                let kill = first.unwrap_err();
+                assert!(matches!(kill, AgentError::Journal(_)), "{kill}");
+                node.agent_with_journal(journal_that_breaks(usize::MAX))
                     .run_once()
                     .await
                     .unwrap();
@@ -60,9 +64,9 @@ async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end() {
             assert_eq!(listing, "app 2 installed\nlib 2 installed", "{context}");
             assert!(node.packages().automatic.contains("lib"), "{context}");
             assert_eq!(node.server().story(), STORY, "{context}");
-            assert_eq!(node.left_over(), [""; 0], "{context}");
+            assert_eq!(node.state_files(), [""; 0], "{context}");
             assert_nothing_is_done_twice(&node.system.take_log());
-            if !died {
+            if !was_killed {
                 assert!(at > 9, "an attempt writes its journal more than {at} times");
                 break;
             }
@@ -72,14 +76,17 @@ async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end() {
 }
 
 #[tokio::test]
-async fn two_deaths_at_writes_of_the_journal_change_nothing_of_the_end() {
+async fn two_kills_at_writes_of_the_journal_do_not_change_the_result() {
     for first in 0..10 {
         for second in (0..10).step_by(3) {
-            let node = Node::in_window();
-            let path = node.place().journal();
+            let node = TestNode::in_window();
+            let path = node.paths().journal();
             for at in [first, second, usize::MAX] {
-                let journal = BreakingJournal::new(&path, &node.system, at, Side::Before);
-                node.agent_with(Box::new(journal)).run_once().await.ok();
+                let journal = BreakingJournal::new(&path, &node.system, at, WriteSide::Before);
+                node.agent_with_journal(Box::new(journal))
+                    .run_once()
+                    .await
+                    .ok();
             }
             assert_eq!(node.server().story(), STORY, "{first} {second}");
             assert_nothing_is_done_twice(&node.system.take_log());
@@ -87,53 +94,56 @@ async fn two_deaths_at_writes_of_the_journal_change_nothing_of_the_end() {
     }
 }
 
-/// Starts agents, of which one dies at a write of the journal, until the attempt is over: on a machine that boots when it
-/// is told to, and also at the death if that is a power cut. Whether one died.
-async fn live_through(node: &Node, at: usize, side: Side, power_cut: bool) -> bool {
-    let path = node.place().journal();
-    let left = Arc::new(AtomicUsize::new(at));
-    let mut died = false;
+/// Runs agents, one of which is killed at a write of the journal, until the attempt has ended. The machine boots when the
+/// agent requests it, and also at the kill if that is a power cut. Returns whether an agent was killed.
+async fn run_with_kill(node: &TestNode, at: usize, side: WriteSide, power_cut: bool) -> bool {
+    let path = node.paths().journal();
+    let writes_left = Arc::new(AtomicUsize::new(at));
+    let mut was_killed = false;
     for _ in 0..6 {
-        let told = node.machine().told;
-        let journal = BreakingJournal::counting(&path, &node.system, &left, side);
-        let end = node.agent_with(Box::new(journal)).run_once().await;
+        let reboot_requests = node.machine().reboot_requests;
+        let journal = BreakingJournal::with_counter(&path, &node.system, &writes_left, side);
+        let end = node.agent_with_journal(Box::new(journal)).run_once().await;
         let broke = matches!(end, Err(AgentError::Journal(_)));
         assert!(broke || end.is_ok(), "{end:?}");
-        died |= broke;
-        if node.machine().told > told || (broke && power_cut) {
+        was_killed |= broke;
+        if node.machine().reboot_requests > reboot_requests || (broke && power_cut) {
             node.boot();
         }
         node.clock.advance(TimeDelta::minutes(5));
     }
-    died
+    was_killed
 }
 
 #[tokio::test]
-async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end_of_a_reboot() {
-    for side in [Side::Before, Side::After] {
+async fn a_kill_at_any_write_of_the_journal_does_not_change_the_result_of_a_reboot() {
+    for side in [WriteSide::Before, WriteSide::After] {
         for power_cut in [false, true] {
             let mut at = 0;
             loop {
-                let node = Node::in_window();
-                node.packages().asks_for_reboot = true;
-                let died = live_through(&node, at, side, power_cut).await;
+                let node = TestNode::in_window();
+                node.packages().requires_reboot = true;
+                let was_killed = run_with_kill(&node, at, side, power_cut).await;
 
                 let context = format!("{side:?} write {at}, power cut: {power_cut}");
                 let listing = node.system.listing();
                 assert_eq!(listing, "app 2 installed\nlib 2 installed", "{context}");
                 let story = node.server().story();
-                // A power cut may have been the reboot before it was asked for.
+                // A power cut may have acted as the reboot, before the agent has requested it.
                 let expected = if power_cut && story == STORY {
                     STORY
                 } else {
                     STORY_WITH_REBOOT
                 };
                 assert_eq!(story, expected, "{context}");
-                assert_eq!(node.left_over(), [""; 0], "{context}");
+                assert_eq!(node.state_files(), [""; 0], "{context}");
                 assert_nothing_is_done_twice(&node.system.take_log());
-                let told = node.machine().told;
-                assert!(told == 1 || (power_cut && told == 0), "{context}: {told}");
-                if !died {
+                let reboot_requests = node.machine().reboot_requests;
+                assert!(
+                    reboot_requests == 1 || (power_cut && reboot_requests == 0),
+                    "{context}: {reboot_requests}"
+                );
+                if !was_killed {
                     assert!(
                         at > 12,
                         "an attempt writes its journal more than {at} times"
@@ -146,8 +156,8 @@ async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end_of_a_reb
     }
 }
 
-/// Starts an agent that dies while apt has unpacked one package.
-async fn die_while_apt_works(node: &Node) {
+/// Starts an agent that is killed when apt has unpacked one package.
+async fn kill_during_apt(node: &TestNode) {
     node.packages().hang = true;
     let mut agent = node.agent();
     tokio::select! {
@@ -158,12 +168,12 @@ async fn die_while_apt_works(node: &Node) {
 }
 
 #[tokio::test]
-async fn a_death_in_the_middle_of_apt_is_repaired_from_the_kept_files() {
-    let node = Node::in_window();
-    die_while_apt_works(&node).await;
+async fn a_kill_during_apt_is_repaired_from_the_stored_files() {
+    let node = TestNode::in_window();
+    kill_during_apt(&node).await;
     node.system.take_log();
-    // The window has closed meanwhile. What has begun is finished.
-    node.server().open = false;
+    // The window has closed meanwhile. A change that has started is finished.
+    node.server().window_open = false;
 
     node.run_once().await.unwrap();
 
@@ -179,15 +189,15 @@ async fn a_death_in_the_middle_of_apt_is_repaired_from_the_kept_files() {
 }
 
 #[tokio::test]
-async fn a_death_in_the_middle_of_a_failing_update_ends_truthfully() {
-    let node = Node::in_window();
+async fn a_kill_during_a_failing_update_still_reports_the_failure() {
+    let node = TestNode::in_window();
     node.packages().broken.insert("app".into());
-    die_while_apt_works(&node).await;
+    kill_during_apt(&node).await;
     node.run_once().await.unwrap_err();
     let server = node.server();
-    let News::Failed {
+    let EventKind::Failed {
         failure, results, ..
-    } = &server.only_attempt().last().unwrap().news
+    } = &server.only_attempt().last().unwrap().kind
     else {
         panic!("a failure")
     };
@@ -200,14 +210,14 @@ async fn a_death_in_the_middle_of_a_failing_update_ends_truthfully() {
 }
 
 #[tokio::test]
-async fn a_death_after_the_kept_files_are_gone_is_told_as_an_interruption() {
-    let node = Node::in_window();
-    die_while_apt_works(&node).await;
-    let archives = node.place().inside("/var/lib/evenkeel-agent/archives");
+async fn a_kill_without_the_stored_files_is_reported_as_an_interruption() {
+    let node = TestNode::in_window();
+    kill_during_apt(&node).await;
+    let archives = node.paths().inside("/var/lib/evenkeel-agent/archives");
     std::fs::remove_dir_all(archives).unwrap();
     node.run_once().await.unwrap_err();
     let server = node.server();
-    let end = &server.only_attempt().last().unwrap().news;
+    let end = &server.only_attempt().last().unwrap().kind;
     insta::assert_debug_snapshot!(end.failure().map(|failure| failure.kind), @r"
     Some(
         Interrupted,
@@ -216,54 +226,58 @@ async fn a_death_after_the_kept_files_are_gone_is_told_as_an_interruption() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_is_asked_for_again_and_the_report_stays_the_same() {
-    let node = Node::in_window();
+async fn a_report_is_repeated_unchanged_after_a_lost_answer() {
+    let node = TestNode::in_window();
     for lost in 1..6 {
         node.server().lost_answers = lost;
         while node.run_once().await.is_err() {}
         assert_eq!(node.server().story(), STORY);
         let server = node.server();
         assert!(
-            server.arrived > server.only_attempt().len(),
-            "some came twice"
+            server.received_events > server.only_attempt().len(),
+            "some events arrived twice"
         );
     }
 }
 
 #[tokio::test]
-async fn a_journal_that_makes_no_sense_does_not_hold_the_agent_up() {
-    let node = Node::in_window();
-    std::fs::write(node.place().journal(), "{\"format\":1,").unwrap();
+async fn a_corrupt_journal_does_not_block_the_agent() {
+    let node = TestNode::in_window();
+    std::fs::write(node.paths().journal(), "{\"format\":1,").unwrap();
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), STORY);
-    assert_eq!(node.left_over(), ["journal.json.corrupt-0"]);
-    let troubles = node.server().facts.as_ref().unwrap().troubles.clone();
+    assert_eq!(node.state_files(), ["journal.json.corrupt-0"]);
+    let warnings = node.server().facts.as_ref().unwrap().warnings.clone();
     assert!(
-        troubles[0].contains("journal.json.corrupt-0"),
-        "{troubles:?}"
+        warnings[0].contains("journal.json.corrupt-0"),
+        "{warnings:?}"
     );
-    assert_eq!(FileJournal::look(&node.place().journal()).unwrap(), None);
+    assert_eq!(FileJournal::peek(&node.paths().journal()).unwrap(), None);
 }
 
-/// Locks as dpkg does, says so, and holds on until the file `go` is there.
-const HOLD: &str = r#"
+/// Locks as dpkg does, signals it with the file `held`, and holds the lock until the file `go` exists.
+const HOLD_DPKG_LOCK: &str = r#"
 use Fcntl;
 open(my $file, "+>", "$ARGV[0]/var/lib/dpkg/lock") or die;
 my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
 fcntl($file, F_SETLK, $lock) or die;
-open(my $said, ">", "$ARGV[0]/held") or die; close($said);
+open(my $held, ">", "$ARGV[0]/held") or die; close($held);
 select(undef, undef, undef, 0.01) until -e "$ARGV[0]/go";
 "#;
 
 #[tokio::test]
-async fn an_update_that_outlives_its_deadline_is_waited_for_and_not_called_failed() {
-    let node = Node::in_window();
-    node.packages().slow = true;
-    let root = node.place().root().to_owned();
+async fn an_update_that_exceeds_its_timeout_is_awaited_and_does_not_fail() {
+    let node = TestNode::in_window();
+    node.packages().exceeds_timeout = true;
+    let root = node.paths().root().to_owned();
     let dpkg = async {
         node.system.hanging.notified().await;
         let folder = root.display().to_string();
-        let hold = Command::new("perl", Duration::from_mins(1)).with(["-e", HOLD, &folder]);
+        let hold = Command::new("perl", Duration::from_mins(1)).with_arguments([
+            "-e",
+            HOLD_DPKG_LOCK,
+            &folder,
+        ]);
         HostRunner::new(Path::new("/")).run(&hold).await.unwrap()
     };
     let agent = async {
@@ -271,36 +285,42 @@ async fn an_update_that_outlives_its_deadline_is_waited_for_and_not_called_faile
         let error = agent.run_once().await.unwrap_err();
         assert!(matches!(error, AgentError::Attempt(_)), "{error}");
         assert_eq!(node.server().story(), "downloading, downloaded, began");
-        // Whatever the server says meanwhile, what has begun is neither cancelled nor begun again.
+        // Whatever the server decides meanwhile, a started change is neither cancelled nor started again.
         node.server().target = None;
         agent.run_once().await.unwrap_err();
         assert_eq!(node.server().story(), "downloading, downloaded, began");
         assert_eq!(node.system.listing(), "app 2 unpacked\nlib 1 installed");
-        let told = || node.server().waiting.last().unwrap().clone();
-        assert!(told().starts_with("another program is at work"));
+        let waiting_reason = || node.server().waiting_reasons.last().unwrap().clone();
+        assert!(waiting_reason().starts_with("another program is changing"));
         std::fs::write(root.join("go"), "").unwrap();
         agent.run_once().await.unwrap();
-        assert_eq!(told(), "");
+        assert_eq!(waiting_reason(), "");
     };
     let both = Box::pin(async { tokio::join!(dpkg, agent) });
     let both = tokio::time::timeout(Duration::from_mins(1), both).await;
-    let (ended, ()) = both.expect("a dpkg and an agent that waits for it");
+    let (ended, ()) = both.expect("dpkg and the waiting agent");
     assert!(ended.succeeded(), "{ended:?}");
     assert_eq!(node.server().story(), STORY);
     assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
-    assert_eq!(node.server().begins, 1);
+    assert_eq!(node.server().start_requests, 1);
 }
 
-/// Leave was given, the power went, and it came back after the window: what was not begun does not begin.
+/// The start was permitted, the power failed, and the node returns after the window: a change that has not started must
+/// not start.
 #[tokio::test]
-async fn a_node_that_comes_back_after_its_window_does_not_begin_to_change() {
+async fn a_node_that_returns_after_its_window_does_not_start_a_change() {
     let mut late = 0;
     for at in 0..12 {
-        let node = Node::in_window();
-        node.server().before = Some(node.clock.now() + TimeDelta::hours(1));
-        let path = node.place().journal();
-        let journal = BreakingJournal::new(&path, &node.system, at, Side::After);
-        if node.agent_with(Box::new(journal)).run_once().await.is_ok() {
+        let node = TestNode::in_window();
+        node.server().start_deadline = Some(node.clock.now() + TimeDelta::hours(1));
+        let path = node.paths().journal();
+        let journal = BreakingJournal::new(&path, &node.system, at, WriteSide::After);
+        if node
+            .agent_with_journal(Box::new(journal))
+            .run_once()
+            .await
+            .is_ok()
+        {
             break;
         }
         let log = node.system.take_log();
@@ -316,7 +336,7 @@ async fn a_node_that_comes_back_after_its_window_does_not_begin_to_change() {
             "downloading, downloaded, began, reverted"
         );
         assert_eq!(node.system.listing(), "app 1 installed\nlib 1 installed");
-        assert_eq!(node.left_over(), [""; 0]);
+        assert_eq!(node.state_files(), [""; 0]);
     }
-    assert!(late > 0, "no death hit the moment");
+    assert!(late > 0, "no kill hit the moment after the start");
 }

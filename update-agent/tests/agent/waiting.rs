@@ -1,4 +1,4 @@
-//! A node that does not let a prepared change begin: the word of its owner goes before the server's leave.
+//! A node that delays a prepared change: the owner's settings take precedence over the server's start permit.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,87 +6,93 @@ use std::path::PathBuf;
 
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
-use evenkeel_update_agent::grants::{Grant, Window};
-use evenkeel_update_agent::model::{FailureKind, News, PackageMode, PackageWish, Target, Wish};
+use evenkeel_update_agent::grants::{GrantWindow, OfflineGrant};
+use evenkeel_update_agent::model::{
+    EventKind, FailureKind, PackageMode, PackageSpec, UpdateSpec, UpdateTarget,
+};
 use evenkeel_update_agent::status;
 
 use crate::support::link::Presence;
-use crate::support::node::{Node, latest};
+use crate::support::node::{TestNode, latest_target};
 
 const OLD: &str = "app 1 installed\nlib 1 installed";
 const NEW: &str = "app 2 installed\nlib 2 installed";
-const REASON: &str = "/etc/evenkeel/inhibit says: a demonstration";
+const REASON: &str = "/etc/evenkeel/inhibit: a demonstration";
 
-fn folder(node: &Node) -> PathBuf {
-    let folder = node.place().inside("/etc/evenkeel");
+fn settings_folder(node: &TestNode) -> PathBuf {
+    let folder = node.paths().inside("/etc/evenkeel");
     fs::create_dir_all(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     folder
 }
 
-/// Somebody at the node says "not now".
-fn inhibit(node: &Node) -> PathBuf {
-    let file = folder(node).join("inhibit");
+/// Creates an inhibit file, as a person at the node does.
+fn inhibit(node: &TestNode) -> PathBuf {
+    let file = settings_folder(node).join("inhibit");
     fs::write(&file, "a demonstration\n").unwrap();
     file
 }
 
-fn limit(node: &Node, limits: &str) {
-    let file = folder(node).join("limits.toml");
+fn write_limits(node: &TestNode, limits: &str) {
+    let file = settings_folder(node).join("limits.toml");
     fs::write(&file, limits).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
 }
 
-fn last_waiting(node: &Node) -> String {
-    node.server().waiting.last().unwrap().clone()
+fn last_waiting_reason(node: &TestNode) -> String {
+    node.server().waiting_reasons.last().unwrap().clone()
 }
 
 #[tokio::test]
-async fn a_node_that_says_not_now_does_not_begin_and_tells_why() {
-    let node = Node::in_window();
+async fn a_node_with_an_inhibit_file_does_not_start_and_reports_why() {
+    let node = TestNode::in_window();
     let file = inhibit(&node);
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
     assert_eq!(node.system.listing(), OLD);
-    assert_eq!(node.server().begins, 0, "the server is not even asked");
+    assert_eq!(
+        node.server().start_requests,
+        0,
+        "the agent does not request the start"
+    );
     assert_eq!(node.server().story(), "downloading, downloaded");
-    let shown = status::read(&node.place().status()).unwrap();
-    assert_eq!(shown.waiting, REASON);
+    let status = status::read_status(&node.paths().status()).unwrap();
+    assert_eq!(status.waiting, REASON);
     agent.run_once().await.unwrap();
-    assert_eq!(last_waiting(&node), REASON);
+    assert_eq!(last_waiting_reason(&node), REASON);
 
     fs::remove_file(file).unwrap();
     agent.run_once().await.unwrap();
     assert_eq!(node.system.listing(), NEW);
     agent.run_once().await.unwrap();
-    assert_eq!(last_waiting(&node), "");
-    let shown = status::read(&node.place().status()).unwrap();
-    assert_eq!(shown.waiting, "");
+    assert_eq!(last_waiting_reason(&node), "");
+    let status = status::read_status(&node.paths().status()).unwrap();
+    assert_eq!(status.waiting, "");
 }
 
 #[tokio::test]
-async fn outside_its_window_a_node_waits_for_nothing_of_its_own() {
-    let node = Node::in_window();
+async fn outside_its_window_a_node_reports_no_waiting_reason() {
+    let node = TestNode::in_window();
     inhibit(&node);
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    node.server().open = false;
+    node.server().window_open = false;
     agent.run_once().await.unwrap();
     agent.run_once().await.unwrap();
-    assert_eq!(last_waiting(&node), "");
+    assert_eq!(last_waiting_reason(&node), "");
 }
 
 #[tokio::test]
-async fn a_node_that_is_alone_asks_itself_as_well_and_keeps_its_leave() {
-    let node = Node::new();
+async fn an_offline_node_checks_its_own_gate_and_uses_its_grant_later() {
+    let node = TestNode::new();
     let now = node.clock.now();
     {
         let mut server = node.server();
-        server.target = Some(latest());
-        server.now = Some(now);
-        server.grant = Some(Grant {
+        server.target = Some(latest_target());
+        server.server_time = Some(now);
+        server.grant = Some(OfflineGrant {
             target_digest: "latest".into(),
-            windows: vec![Window {
+            windows: vec![GrantWindow {
                 start: now,
                 end: now + TimeDelta::hours(2),
             }],
@@ -95,7 +101,7 @@ async fn a_node_that_is_alone_asks_itself_as_well_and_keeps_its_leave() {
     }
     let file = inhibit(&node);
     node.run_once().await.unwrap();
-    node.server().presence = Presence::Away;
+    node.server().presence = Presence::Unreachable;
     node.run_once().await.unwrap_err();
     assert_eq!(node.system.listing(), OLD);
     fs::remove_file(file).unwrap();
@@ -105,14 +111,14 @@ async fn a_node_that_is_alone_asks_itself_as_well_and_keeps_its_leave() {
 }
 
 #[tokio::test]
-async fn what_the_owner_does_not_allow_is_refused_before_it_is_planned() {
-    let node = Node::new();
-    limit(&node, "new_sources = false\n");
-    node.server().target = Some(Target {
+async fn an_update_that_the_owner_forbids_is_refused_before_planning() {
+    let node = TestNode::new();
+    write_limits(&node, "new_sources = false\n");
+    node.server().target = Some(UpdateTarget {
         digest: "latest".into(),
-        wish: Wish::Packages(PackageWish {
+        spec: UpdateSpec::Packages(PackageSpec {
             sources: vec!["Types: deb\nURIs: http://x\nSuites: stable\nComponents: main".into()],
-            ..PackageWish::new(PackageMode::Latest)
+            ..PackageSpec::new(PackageMode::Latest)
         }),
     });
     node.run_once().await.unwrap_err();
@@ -120,7 +126,7 @@ async fn what_the_owner_does_not_allow_is_refused_before_it_is_planned() {
     let [event] = server.only_attempt() else {
         panic!("one event")
     };
-    let News::Failed { failure, .. } = &event.news else {
+    let EventKind::Failed { failure, .. } = &event.kind else {
         panic!("a failure")
     };
     assert_eq!(failure.kind, FailureKind::Limits);
@@ -129,48 +135,51 @@ async fn what_the_owner_does_not_allow_is_refused_before_it_is_planned() {
 }
 
 #[tokio::test]
-async fn limits_that_cannot_be_relied_on_are_told_and_stop_everything() {
-    let node = Node::in_window();
-    limit(&node, "hour = []\n");
+async fn invalid_limits_are_reported_and_stop_everything() {
+    let node = TestNode::in_window();
+    write_limits(&node, "hour = []\n");
     node.run_once().await.unwrap_err();
     assert_eq!(node.system.listing(), OLD);
-    let troubles = node.server().facts.clone().unwrap().troubles;
+    let warnings = node.server().facts.clone().unwrap().warnings;
     assert!(
-        troubles.iter().any(|trouble| trouble.contains("hour")),
-        "{troubles:?}"
+        warnings.iter().any(|warning| warning.contains("hour")),
+        "{warnings:?}"
     );
 }
 
 #[tokio::test]
-async fn a_journal_that_was_set_aside_is_told_until_a_person_removes_it() {
-    let node = Node::new();
-    fs::write(node.place().journal(), "noise").unwrap();
+async fn a_corrupt_journal_is_reported_until_a_person_removes_it() {
+    let node = TestNode::new();
+    fs::write(node.paths().journal(), "noise").unwrap();
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    let troubles = |node: &Node| node.server().facts.clone().unwrap().troubles;
-    let told = troubles(&node);
-    assert!(told[0].contains("journal.json.corrupt-0"), "{told:?}");
-    fs::remove_file(node.place().state().join("journal.json.corrupt-0")).unwrap();
+    let warnings = |node: &TestNode| node.server().facts.clone().unwrap().warnings;
+    let reported = warnings(&node);
+    assert!(
+        reported[0].contains("journal.json.corrupt-0"),
+        "{reported:?}"
+    );
+    fs::remove_file(node.paths().state().join("journal.json.corrupt-0")).unwrap();
     agent.run_once().await.unwrap();
-    assert_eq!(troubles(&node), [""; 0]);
+    assert_eq!(warnings(&node), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_clock_that_jumped_is_told_in_words_that_do_not_change_with_every_poll() {
-    let node = Node::new();
-    node.server().now = Some(node.clock.now());
+async fn a_clock_jump_is_reported_in_text_that_does_not_change_with_every_poll() {
+    let node = TestNode::new();
+    node.server().server_time = Some(node.clock.now());
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().facts.clone().unwrap().troubles, [""; 0]);
+    assert_eq!(node.server().facts.clone().unwrap().warnings, [""; 0]);
     node.clock.advance(TimeDelta::hours(-30));
     agent.run_once().await.unwrap();
     agent.run_once().await.unwrap();
-    let told = node.server().facts.clone().unwrap().troubles;
+    let reported = node.server().facts.clone().unwrap().warnings;
     assert!(
-        told[0].contains("more than a day behind the server's"),
-        "{told:?}"
+        reported[0].contains("more than a day behind the server's"),
+        "{reported:?}"
     );
     node.clock.advance(TimeDelta::minutes(7));
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().facts.clone().unwrap().troubles, told);
+    assert_eq!(node.server().facts.clone().unwrap().warnings, reported);
 }

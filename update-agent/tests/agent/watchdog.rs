@@ -1,12 +1,12 @@
-//! What the service manager hears of the agent.
+//! The notifications of the agent to the service manager.
 
 use std::time::Duration;
 
 use crate::support::link::Presence;
-use crate::support::node::Node;
+use crate::support::node::TestNode;
 
-/// Lets the agent run until `ends` says so, and returns what the manager heard.
-async fn run_until(node: &Node, ends: impl Fn(&Node) -> bool) -> Vec<String> {
+/// Runs the agent until `ends` is true, and returns the messages to the service manager.
+async fn run_until(node: &TestNode, ends: impl Fn(&TestNode) -> bool) -> Vec<String> {
     let mut agent = node.agent();
     let watching = async {
         while !ends(node) {
@@ -15,54 +15,66 @@ async fn run_until(node: &Node, ends: impl Fn(&Node) -> bool) -> Vec<String> {
         node.stop.cancel();
     };
     tokio::join!(agent.run(), watching);
-    node.manager.take()
+    node.manager.take_messages()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_agent_is_up_before_its_first_poll_and_shows_what_was_decided() {
-    let node = Node::new();
-    let heard = run_until(&node, |node| node.server().polls > 5).await;
-    assert_eq!(heard.iter().filter(|words| *words == "ready").count(), 1);
-    // What comes first may take longer than the manager waits for a start.
-    assert_eq!(heard.first().unwrap(), "ready");
-    assert_eq!(heard.last().unwrap(), "idle: the test wants it so");
+async fn the_agent_is_ready_before_its_first_poll_and_shows_the_decision() {
+    let node = TestNode::new();
+    let messages = run_until(&node, |node| node.server().polls > 5).await;
+    assert_eq!(
+        messages
+            .iter()
+            .filter(|message| *message == "ready")
+            .count(),
+        1
+    );
+    // The first poll may take longer than the start timeout of the service manager.
+    assert_eq!(messages.first().unwrap(), "ready");
+    assert_eq!(messages.last().unwrap(), "idle: as set by the test");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_whose_server_is_away_is_up_too_and_says_what_is_wrong() {
-    let node = Node::new();
-    node.server().presence = Presence::Away;
-    let heard = run_until(&node, |node| node.server().polls > 3).await;
-    assert_eq!(heard.iter().filter(|words| *words == "ready").count(), 1);
-    let last = heard.last().unwrap();
+async fn an_agent_without_its_server_is_ready_and_shows_the_error() {
+    let node = TestNode::new();
+    node.server().presence = Presence::Unreachable;
+    let messages = run_until(&node, |node| node.server().polls > 3).await;
+    assert_eq!(
+        messages
+            .iter()
+            .filter(|message| *message == "ready")
+            .count(),
+        1
+    );
+    let last = messages.last().unwrap();
     assert!(
-        last.starts_with("in trouble: the server cannot be reached"),
+        last.starts_with("error: the server cannot be reached"),
         "{last}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_it_changes_the_node_the_agent_says_so() {
-    let node = Node::in_window();
-    let heard = run_until(&node, |node| {
+async fn an_agent_that_changes_the_node_shows_it() {
+    let node = TestNode::in_window();
+    let messages = run_until(&node, |node| {
         node.system.listing() == "app 2 installed\nlib 2 installed"
     })
     .await;
     assert!(
-        heard.contains(&"changing this node".to_owned()),
-        "{heard:?}"
+        messages.contains(&"changing this node".to_owned()),
+        "{messages:?}"
     );
-    assert!(heard.contains(&"ready".to_owned()), "{heard:?}");
+    assert!(messages.contains(&"ready".to_owned()), "{messages:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn why_the_node_waits_is_shown() {
-    let node = Node::in_window();
-    let run = node.place().inside("/run/evenkeel-agent");
+async fn the_waiting_reason_is_shown() {
+    let node = TestNode::in_window();
+    let run = node.paths().inside("/run/evenkeel-agent");
     std::fs::create_dir_all(&run).unwrap();
     std::fs::write(run.join("inhibit"), "a demonstration").unwrap();
-    let heard = run_until(&node, |node| node.server().polls > 4).await;
-    let last = heard.last().unwrap();
-    assert!(last.contains("the node waits: "), "{last}");
-    assert!(last.ends_with("says: a demonstration"), "{last}");
+    let messages = run_until(&node, |node| node.server().polls > 4).await;
+    let last = messages.last().unwrap();
+    assert!(last.contains("the node delays the update: "), "{last}");
+    assert!(last.ends_with("inhibit: a demonstration"), "{last}");
 }

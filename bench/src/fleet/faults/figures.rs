@@ -1,44 +1,44 @@
-//! What came of faults, for people and for programs.
+//! Results of fault injection, as a table and as JSON.
 
 use std::fmt::Write as _;
 
 use anyhow::ensure;
 use serde::Serialize;
 
-use super::super::curve::Point;
-use super::super::plan::Calls;
-use super::super::report::table_of;
+use super::super::curve::CurvePoint;
+use super::super::driver_protocol::CallCounts;
+use super::super::fleet_report::render_curve;
 use super::Fault;
-use super::strangers::Strays;
+use super::unknown_clients::ClientConnections;
 use crate::measure::as_f64;
-use crate::report::{millis, tidy};
+use crate::report::{millis, round_figure};
 
-/// What stands before what belongs to one fault alone.
+/// Indentation of details of one fault.
 const INDENT: &str = "    ";
 
-/// Calls of nodes with which nothing is wrong, during some time.
+/// Figures of calls of unaffected nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Healthy {
-    /// Calls answered a second.
+pub struct HealthyFigures {
+    /// Answered calls per second.
     pub polls_per_second: f64,
-    /// Half of the calls took no longer, in milliseconds. Those that might be held do not count.
+    /// Median of the latency, in milliseconds. Long polls do not count.
     pub p50_ms: Option<f64>,
-    /// 99 of 100 calls took no longer, in milliseconds.
+    /// 99th percentile of the latency, in milliseconds.
     pub p99_ms: Option<f64>,
-    /// 999 of 1,000 calls took no longer, in milliseconds.
+    /// 99.9th percentile of the latency, in milliseconds.
     pub p99_9_ms: Option<f64>,
-    /// Calls that failed.
+    /// Failed calls.
     pub errors: u64,
-    /// Calls that were refused with a word when to come back.
+    /// Calls that were refused with a retry hint.
     pub refused: u64,
 }
 
-impl Healthy {
-    /// The figures of so many seconds.
-    pub fn of(calls: &Calls, seconds: f64) -> Self {
+impl HealthyFigures {
+    /// The figures of some seconds.
+    pub fn from_calls(calls: &CallCounts, seconds: f64) -> Self {
         let latency = |share| calls.latencies.percentile(share).map(millis);
         Self {
-            polls_per_second: tidy(as_f64(calls.ok) / seconds.max(1.0)),
+            polls_per_second: round_figure(as_f64(calls.ok) / seconds.max(1.0)),
             p50_ms: latency(0.5),
             p99_ms: latency(0.99),
             p99_9_ms: latency(0.999),
@@ -48,58 +48,59 @@ impl Healthy {
     }
 }
 
-/// What came of a fault. What does not belong to it is null or empty.
+/// Result of a fault. Figures that do not apply to the fault are null or empty.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
-    /// Which.
+pub struct FaultResult {
+    /// The fault.
     pub fault: Fault,
-    /// How often it happened: calls, nodes, or connections.
+    /// How often the fault happened: calls, nodes, or connections.
     pub injected: u64,
-    /// Nodes with which nothing is wrong, before it happened.
-    pub without: Healthy,
-    /// Those of them that it does not happen to, while it did. Errors and refusals from just before until soon after
-    /// are among them.
-    pub with: Healthy,
-    /// By how much the memory of the server grew at most while it happened, in MiB.
+    /// All nodes, before the fault.
+    pub without: HealthyFigures,
+    /// The unaffected nodes, during the fault. Errors and refusals include the time shortly before
+    /// and after the fault.
+    pub with: HealthyFigures,
+    /// Growth of the memory of the servers up to its peak during the fault, in MiB.
     pub grown_mib_server: f64,
-    /// The connections that did harm, by manner.
-    pub connections: Vec<Strays>,
-    /// Attempts of nodes with wrong clocks that are not in the database as finished.
+    /// The connections of unknown clients, by behaviour.
+    pub connections: Vec<ClientConnections>,
+    /// Attempts of nodes with wrong clocks that the database does not have as finished.
     pub lost: Option<u64>,
-    /// Those of them that did not begin and end when they did, by the clock of the server.
+    /// Attempts of nodes with wrong clocks whose recorded times are wrong by the server's clock.
     pub misdated: Option<u64>,
-    /// Nodes that were away.
-    pub returned: Option<Returned>,
+    /// Nodes that disconnected and came back.
+    pub returned: Option<ReturnResult>,
 }
 
-/// What came of nodes that were away and came back.
+/// Result for nodes that disconnected and came back.
 #[derive(Clone, Debug, Serialize)]
-pub struct Returned {
-    /// How long they were to be away, in seconds. It is up to two more until the second begins in which they come back.
+pub struct ReturnResult {
+    /// Configured time of disconnection, in seconds. The nodes come back at the start of a second,
+    /// up to 2 seconds later.
     pub away_s: f64,
-    /// After how many seconds all of them were answered and all calls succeeded again; none if they did not.
+    /// Seconds until all nodes were answered and all calls succeeded again; `None` if they did not.
     pub recovered_s: Option<f64>,
-    /// Their own calls until then.
-    pub calls: Healthy,
-    /// 99 of 100 calls of all nodes took no longer until then, in milliseconds.
+    /// Calls of the returning nodes until then.
+    pub calls: HealthyFigures,
+    /// 99th percentile of the latency of all nodes until then, in milliseconds.
     pub p99_ms: Option<f64>,
-    /// Second by second; 0 is that in which they came back.
-    pub curve: Vec<Point>,
+    /// Figures second by second; 0 is the second in which the nodes came back.
+    pub curve: Vec<CurvePoint>,
 }
 
-impl Found {
-    /// Fails if it did not happen: then nothing is shown.
-    pub fn check(&self) -> anyhow::Result<()> {
+impl FaultResult {
+    /// Fails if the fault did not happen: then the figures show nothing.
+    pub fn ensure_injected(&self) -> anyhow::Result<()> {
         let name = self.fault.name();
-        ensure!(0 < self.injected, "{name}: it did not happen at all");
-        for strays in &self.connections {
-            let what = strays.manner.name();
-            ensure!(0 < strays.stood, "{name}: no connection was \"{what}\"");
+        ensure!(0 < self.injected, "{name}: the fault did not happen");
+        for group in &self.connections {
+            let what = group.behaviour.name();
+            ensure!(0 < group.established, "{name}: no connection is \"{what}\"");
         }
         Ok(())
     }
 
-    /// Whether somebody suffered who must not.
+    /// Whether unaffected nodes, attempts or returning nodes had errors.
     pub fn is_bad(&self) -> bool {
         let errors = self.without.errors + self.with.errors;
         let records = self.lost.unwrap_or(0) + self.misdated.unwrap_or(0);
@@ -108,16 +109,16 @@ impl Found {
         0 < errors + records || are_gone
     }
 
-    /// What belongs to this fault alone.
-    fn besides(&self) -> Result<String, std::fmt::Error> {
+    /// Details of this fault.
+    fn render_details(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        for strays in &self.connections {
-            let (what, after) = (strays.manner.name(), seconds(strays.closed_p50_s));
-            let (stood, closed) = (strays.stood, strays.closed);
-            let last = seconds(strays.closed_last_s);
+        for group in &self.connections {
+            let (what, after) = (group.behaviour.name(), format_seconds(group.closed_p50_s));
+            let (established, closed) = (group.established, group.closed);
+            let last = format_seconds(group.closed_last_s);
             writeln!(
                 text,
-                "{INDENT}{stood} {what}; the server closed {closed}, half of them within {after}, the last after {last}"
+                "{INDENT}{established} {what}; the server closed {closed}, half of them within {after}, the last after {last}"
             )?;
         }
         if let Some((lost, misdated)) = self.lost.zip(self.misdated) {
@@ -127,22 +128,22 @@ impl Found {
             )?;
         }
         if let Some(returned) = &self.returned {
-            let (away, after) = (returned.away_s, seconds(returned.recovered_s));
+            let (away, after) = (returned.away_s, format_seconds(returned.recovered_s));
             let (errors, refused) = (returned.calls.errors, returned.calls.refused);
-            let most = figure(returned.p99_ms);
+            let p99 = format_figure(returned.p99_ms);
             writeln!(
                 text,
-                "{INDENT}away for {away} s; all calls succeed after {after}; until then p99 of all is {most} ms, \
-                 and of those who came back {errors} calls failed and {refused} were refused"
+                "{INDENT}disconnected for {away} s; all calls succeed after {after}; until then p99 of all nodes is \
+                 {p99} ms, and {errors} calls of returning nodes failed and {refused} were refused"
             )?;
-            write!(text, "{}", table_of(&returned.curve)?)?;
+            write!(text, "{}", render_curve(&returned.curve)?)?;
         }
         Ok(text)
     }
 }
 
-/// A line for each fault, and what else there is to say of it. `!` marks what must not be.
-pub fn table(all: &[Found]) -> Result<String, std::fmt::Error> {
+/// A line for each fault, with its details. `!` marks faults with errors.
+pub fn render_table(all: &[FaultResult]) -> Result<String, std::fmt::Error> {
     let mut text = format!(
         "{:<13} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
         "fault",
@@ -150,55 +151,55 @@ pub fn table(all: &[Found]) -> Result<String, std::fmt::Error> {
         "failed",
         "refused",
         "p50 ms",
-        "with it",
+        "w/ fault",
         "p99 ms",
-        "with it",
+        "w/ fault",
         "p99.9 ms",
-        "with it",
+        "w/ fault",
         "MiB more"
     );
-    for found in all {
-        let (without, with) = (&found.without, &found.with);
-        let mark = if found.is_bad() { '!' } else { ' ' };
+    for result in all {
+        let (without, with) = (&result.without, &result.with);
+        let mark = if result.is_bad() { '!' } else { ' ' };
         writeln!(
             text,
             "{:<13} {:>9} {:>7}{mark} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8.1}",
-            found.fault.name(),
-            found.injected,
+            result.fault.name(),
+            result.injected,
             without.errors + with.errors,
             without.refused + with.refused,
-            figure(without.p50_ms),
-            figure(with.p50_ms),
-            figure(without.p99_ms),
-            figure(with.p99_ms),
-            figure(without.p99_9_ms),
-            figure(with.p99_9_ms),
-            found.grown_mib_server,
+            format_figure(without.p50_ms),
+            format_figure(with.p50_ms),
+            format_figure(without.p99_ms),
+            format_figure(with.p99_ms),
+            format_figure(without.p99_9_ms),
+            format_figure(with.p99_9_ms),
+            result.grown_mib_server,
         )?;
-        write!(text, "{}", found.besides()?)?;
+        write!(text, "{}", result.render_details()?)?;
     }
     Ok(text)
 }
 
-fn figure(figure: Option<f64>) -> String {
+fn format_figure(figure: Option<f64>) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"))
 }
 
-fn seconds(seconds: Option<f64>) -> String {
+fn format_seconds(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::strangers::Manner;
+    use super::super::unknown_clients::ClientBehaviour;
     use super::*;
 
-    fn found(fault: Fault) -> Found {
-        Found {
+    fn fault_result(fault: Fault) -> FaultResult {
+        FaultResult {
             fault,
             injected: 3,
-            without: Healthy::default(),
-            with: Healthy::default(),
+            without: HealthyFigures::default(),
+            with: HealthyFigures::default(),
             grown_mib_server: 0.0,
             connections: Vec::new(),
             lost: None,
@@ -207,10 +208,10 @@ mod tests {
         }
     }
 
-    fn strays(stood: u64) -> Strays {
-        Strays {
-            manner: Manner::ShakesHands,
-            stood,
+    fn client_connections(established: u64) -> ClientConnections {
+        ClientConnections {
+            behaviour: ClientBehaviour::HandshakeOnly,
+            established,
             failed: 0,
             closed: 1,
             closed_p50_s: Some(10.0),
@@ -219,51 +220,58 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_did_not_happen_shows_nothing() {
-        found(Fault::Loss).check().expect("it happened");
-        let never = Found {
+    fn a_fault_that_did_not_happen_is_an_error() {
+        fault_result(Fault::Loss)
+            .ensure_injected()
+            .expect("the fault happened");
+        let never = FaultResult {
             injected: 0,
-            ..found(Fault::Loss)
+            ..fault_result(Fault::Loss)
         };
-        never.check().expect_err("it did not happen");
-        let half = |stood| Found {
-            connections: vec![strays(4), strays(stood)],
-            ..found(Fault::HalfOpen)
+        never
+            .ensure_injected()
+            .expect_err("the fault did not happen");
+        let half = |established| FaultResult {
+            connections: vec![client_connections(4), client_connections(established)],
+            ..fault_result(Fault::HalfOpen)
         };
-        half(1).check().expect("it happened in all manners");
-        half(0).check().expect_err("only one manner happened");
+        half(1).ensure_injected().expect("all behaviours happened");
+        half(0)
+            .ensure_injected()
+            .expect_err("only one behaviour happened");
     }
 
     #[test]
-    fn it_is_bad_if_a_healthy_node_an_attempt_or_a_return_fails() {
-        assert!(!found(Fault::Skew).is_bad());
-        let mut all = [Fault::Loss, Fault::Skew, Fault::Skew, Fault::Return].map(found);
+    fn a_failed_healthy_node_attempt_or_return_is_bad() {
+        assert!(!fault_result(Fault::Skew).is_bad());
+        let mut all = [Fault::Loss, Fault::Skew, Fault::Skew, Fault::Return].map(fault_result);
         all[0].with.errors = 1;
         all[1].lost = Some(1);
         all[2].misdated = Some(1);
-        all[3].returned = Some(Returned {
+        all[3].returned = Some(ReturnResult {
             away_s: 30.0,
             recovered_s: None,
-            calls: Healthy::default(),
+            calls: HealthyFigures::default(),
             p99_ms: None,
             curve: Vec::new(),
         });
-        assert!(all.iter().all(Found::is_bad));
-        let mut refused = found(Fault::SlowReaders);
+        assert!(all.iter().all(FaultResult::is_bad));
+        let mut refused = fault_result(Fault::SlowReaders);
         refused.with.refused = 5;
-        assert!(!refused.is_bad(), "a refusal with a hint is none");
+        assert!(!refused.is_bad(), "a refusal with a retry hint is no error");
     }
 
     #[test]
-    fn the_table_tells_of_each_fault_and_of_the_connections_that_were_closed() {
-        let half = Found {
-            connections: vec![strays(4)],
-            ..found(Fault::HalfOpen)
+    fn the_table_lists_each_fault_and_its_closed_connections() {
+        let half = FaultResult {
+            connections: vec![client_connections(4)],
+            ..fault_result(Fault::HalfOpen)
         };
-        let text = table(&[found(Fault::Loss), half]).expect("a text");
+        let text = render_table(&[fault_result(Fault::Loss), half]).expect("a text");
         let line = |what: &str| text.lines().filter(|line| line.contains(what)).count();
         assert_eq!((line("loss"), line("half-open")), (1, 1), "{text}");
-        let closed = "4 shook hands, then silent; the server closed 1, half of them within 10.0 s";
+        let closed =
+            "4 silent after the handshake; the server closed 1, half of them within 10.0 s";
         assert_eq!(line(closed), 1, "{text}");
     }
 }

@@ -1,195 +1,229 @@
-//! One fault after the other: some time without it, and as long with it.
+//! Runs the faults one after the other: some time without the fault, and as long with it.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::super::curve;
-use super::super::drivers::{Drivers, Slice};
-use super::super::plan::{Order, Second};
-use super::super::storm::{self, Tale};
-use super::super::{Bench, connect};
+use super::super::driver_pool::{DriverPool, Measurement};
+use super::super::driver_protocol::{DriverCommand, SecondCounts};
+use super::super::storm::{self, StormSpec};
+use super::super::{FleetBench, connect};
 use super::Fault;
-use super::figures::{Found, Healthy, Returned};
-use super::strangers::{Manner, Strangers};
-use crate::report::{millis, remark, tidy};
+use super::figures::{FaultResult, HealthyFigures, ReturnResult};
+use super::unknown_clients::{ClientBehaviour, UnknownClients};
+use crate::report::{millis, print_status, round_figure};
 
-/// How long after a fault its last consequences are waited for. A request is two seconds late at most.
-const AFTER: Duration = Duration::from_secs(5);
+/// How long to wait for the last effects of a fault. Requests are at most 2 seconds late.
+const FAULT_SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// How many seconds before a return belong to its curve.
-const BEFORE: u32 = 5;
+/// Seconds before a return that its curve includes.
+const SECONDS_BEFORE_RETURN: u32 = 5;
 
-impl Bench<'_> {
-    /// Lets everything go wrong that was asked for.
-    pub async fn suffer(&mut self) -> anyhow::Result<()> {
+impl FleetBench<'_> {
+    /// Runs all requested faults.
+    pub async fn run_faults(&mut self) -> anyhow::Result<()> {
         let args = &self.args.faults;
         for fault in &args.faults {
-            remark(&format!("what goes wrong on purpose: {}", fault.name()));
-            let found = match fault {
+            print_status(&format!("injecting the fault {}", fault.name()));
+            let result = match fault {
                 Fault::Loss | Fault::Duplication | Fault::Reorder => {
-                    self.lead_astray(*fault).await?
+                    self.run_call_fault(*fault).await?
                 }
-                Fault::Skew => self.mistime().await?,
-                Fault::HalfOpen => self.bother(*fault, Manner::SILENT).await?,
-                Fault::SlowReaders => self.bother(*fault, Manner::SLOW).await?,
-                Fault::Return => self.send_away().await?,
+                Fault::Skew => self.run_clock_skew().await?,
+                Fault::HalfOpen => {
+                    self.run_unknown_clients(*fault, ClientBehaviour::SILENT)
+                        .await?
+                }
+                Fault::SlowReaders => {
+                    self.run_unknown_clients(*fault, ClientBehaviour::SLOW)
+                        .await?
+                }
+                Fault::Return => self.run_return().await?,
             };
-            found.check()?;
-            self.report.faults.push(found);
+            result.ensure_injected()?;
+            self.report.faults.push(result);
         }
         Ok(())
     }
 
-    /// Calls go astray.
-    async fn lead_astray(&mut self, fault: Fault) -> anyhow::Result<Found> {
+    /// Injects faults into calls.
+    async fn run_call_fault(&mut self, fault: Fault) -> anyhow::Result<FaultResult> {
         let args = &self.args.faults;
-        let before = self.without(fault).await?;
-        self.drivers.order(&args.astray(fault)).await?;
-        let with = self.slice(args.faults_for).await?;
-        self.drivers.order(&Order::Calm).await?;
-        let astray = with.all.astray;
+        let before = self.measure_baseline(fault).await?;
+        self.drivers
+            .send_command(&args.call_fault_command(fault))
+            .await?;
+        let with = self.measure_slice(args.fault_duration).await?;
+        self.drivers
+            .send_command(&DriverCommand::ClearFaults)
+            .await?;
+        let faults = with.counts.injected;
         let injected = match fault {
-            Fault::Loss => astray.lost,
-            Fault::Duplication => astray.duplicated,
-            _ => astray.late,
+            Fault::Loss => faults.lost,
+            Fault::Duplication => faults.duplicated,
+            _ => faults.late,
         };
-        self.after(before, injected, &with).await
+        self.finish_measured(before, injected, &with).await
     }
 
-    /// Nodes with wrong clocks tell of attempts.
-    async fn mistime(&mut self) -> anyhow::Result<Found> {
+    /// Nodes with wrong clocks report attempts.
+    async fn run_clock_skew(&mut self) -> anyhow::Result<FaultResult> {
         let args = &self.args.faults;
-        let own = u32::try_from(self.roster.own().count())?;
-        let tale = Tale {
-            count: args.some(own),
-            within: args.faults_for,
+        let own = u32::try_from(self.node_list.own_nodes().count())?;
+        let spec = StormSpec {
+            count: args.affected_nodes(own),
+            within: args.fault_duration,
             wrong_clocks: true,
         };
-        let before = self.without(Fault::Skew).await?;
-        storm::begin(&self.station, &mut self.drivers, &self.roster, tale).await?;
-        let with = self.slice(args.faults_for).await?;
-        let told = storm::end(&self.station, &mut self.drivers, &self.roster, tale).await?;
-        let found = self.after(before, tale.count.into(), &with).await?;
-        Ok(Found {
-            lost: Some(told.records.lost),
-            misdated: Some(told.records.misdated),
-            ..found
+        let before = self.measure_baseline(Fault::Skew).await?;
+        storm::start(&self.harness, &mut self.drivers, &self.node_list, spec).await?;
+        let with = self.measure_slice(args.fault_duration).await?;
+        let outcome =
+            storm::finish(&self.harness, &mut self.drivers, &self.node_list, spec).await?;
+        let result = self
+            .finish_measured(before, spec.count.into(), &with)
+            .await?;
+        Ok(FaultResult {
+            lost: Some(outcome.records.lost),
+            misdated: Some(outcome.records.misdated),
+            ..result
         })
     }
 
-    /// Strangers come beside the fleet.
-    async fn bother(&mut self, fault: Fault, manners: &'static [Manner]) -> anyhow::Result<Found> {
+    /// Unknown clients connect next to the fleet.
+    async fn run_unknown_clients(
+        &mut self,
+        fault: Fault,
+        behaviours: &'static [ClientBehaviour],
+    ) -> anyhow::Result<FaultResult> {
         let args = &self.args.faults;
-        let count = usize::try_from(args.strangers(fault))?;
-        let mut credentials = self.roster.spare_credentials(&self.station)?;
+        let count = usize::try_from(args.unknown_client_count(fault))?;
+        let mut credentials = self.node_list.spare_credentials(&self.harness)?;
         credentials.truncate(count);
-        let address = self.station.address("southbound")?.parse()?;
-        let authority = self.station.authority()?;
+        let address = self.harness.address("southbound")?.parse()?;
+        let authority = self.harness.authority()?;
         let dialer = connect::Dialer::new(address, authority.certificate_pem())?;
-        let before = self.without(fault).await?;
-        let first = self.args.connections();
-        let mut strangers = None;
-        // What they do when they come is the most of what they do.
-        let come = || {
-            strangers = Some(Strangers::come(manners, dialer.wire(), first, credentials));
+        let before = self.measure_baseline(fault).await?;
+        let first = self.args.total_connections();
+        let mut clients = None;
+        // Clients act mostly when they start, so they start with the measurement.
+        let connect = || {
+            clients = Some(UnknownClients::start(
+                behaviours,
+                dialer.tls_dialer(),
+                first,
+                credentials,
+            ));
             Vec::new()
         };
-        let with = self.drivers.measure(args.faults_for, come).await?;
-        let mut strangers = strangers.context("nobody came")?;
-        let connections = strangers.seen();
-        drop(strangers);
-        let injected = connections.iter().map(|strays| strays.stood).sum();
-        let found = self.after(before, injected, &with).await?;
-        Ok(Found {
+        let with = self.drivers.measure(args.fault_duration, connect).await?;
+        let mut clients = clients.context("the unknown clients did not start")?;
+        let connections = clients.summarize();
+        drop(clients);
+        let injected = connections.iter().map(|group| group.established).sum();
+        let result = self.finish_measured(before, injected, &with).await?;
+        Ok(FaultResult {
             connections,
-            ..found
+            ..result
         })
     }
 
-    /// Half of the fleet leaves, and comes back within a second.
-    async fn send_away(&mut self) -> anyhow::Result<Found> {
+    /// Half of the fleet disconnects, and comes back within a second.
+    async fn run_return(&mut self) -> anyhow::Result<FaultResult> {
         let args = &self.args.faults;
-        let before = self.without(Fault::Return).await?;
-        let from = before.until;
-        self.drivers.order(&Order::Leave).await?;
-        self.drivers.listen(args.away).await?;
-        let zero = self.drivers.present() + 2;
-        let at = self.drivers.beginning_of(zero);
-        self.drivers.order(&Order::Return { at }).await?;
-        let left = move |drivers: &Drivers| count(drivers, from, |second| second.left);
-        let are_all_back =
-            |drivers: &Drivers| left(drivers) <= count(drivers, zero, |second| second.back);
-        let is_bad = |second: &Second| curve::has_failures(second) || 0 < second.back;
+        let before = self.measure_baseline(Fault::Return).await?;
+        let from = before.end_second;
+        self.drivers
+            .send_command(&DriverCommand::Disconnect)
+            .await?;
+        self.drivers.collect_for(args.away).await?;
+        let zero = self.drivers.current_second() + 2;
+        let at = self.drivers.second_start_millis(zero);
+        self.drivers
+            .send_command(&DriverCommand::Reconnect { at })
+            .await?;
+        let disconnected =
+            move |drivers: &DriverPool| count_nodes(drivers, from, |second| second.disconnected);
+        let are_all_back = |drivers: &DriverPool| {
+            disconnected(drivers) <= count_nodes(drivers, zero, |second| second.reconnected)
+        };
+        let is_bad = |second: &SecondCounts| curve::has_failures(second) || 0 < second.reconnected;
         let interval = self.args.interval;
         let recovered =
-            curve::recovered(&mut self.drivers, zero, interval, is_bad, are_all_back).await?;
-        self.drivers.order(&Order::Calm).await?;
-        let end = recovered.unwrap_or_else(|| self.drivers.present());
-        let during = self.drivers.sum(zero..end);
+            curve::wait_for_recovery(&mut self.drivers, zero, interval, is_bad, are_all_back)
+                .await?;
+        self.drivers
+            .send_command(&DriverCommand::ClearFaults)
+            .await?;
+        let end = recovered.unwrap_or_else(|| self.drivers.current_second());
+        let during = self.drivers.total(zero..end);
         let seconds = f64::from(end.saturating_sub(zero));
         let mut all = during.calls.clone();
         all.merge(&during.returned);
-        let shown = zero.saturating_sub(BEFORE)..self.drivers.present();
-        let returned = Returned {
-            away_s: tidy(args.away.as_secs_f64()),
+        let range = zero.saturating_sub(SECONDS_BEFORE_RETURN)..self.drivers.current_second();
+        let returned = ReturnResult {
+            away_s: round_figure(args.away.as_secs_f64()),
             recovered_s: recovered.map(|second| f64::from(second - zero)),
-            calls: Healthy::of(&during.returned, seconds),
+            calls: HealthyFigures::from_calls(&during.returned, seconds),
             p99_ms: all.latencies.percentile(0.99).map(millis),
-            curve: curve::curve(&self.drivers, shown, zero),
+            curve: curve::build_curve(&self.drivers, range, zero),
         };
-        let injected = left(&self.drivers);
-        let with = Healthy::of(&during.calls, seconds);
-        let found = self.found(before, injected, with).await?;
-        Ok(Found {
+        let injected = disconnected(&self.drivers);
+        let with = HealthyFigures::from_calls(&during.calls, seconds);
+        let result = self.build_result(before, injected, with).await?;
+        Ok(FaultResult {
             returned: Some(returned),
-            ..found
+            ..result
         })
     }
 
-    /// Measures without a fault that is to come.
-    async fn without(&mut self, fault: Fault) -> anyhow::Result<Before> {
-        let slice = self.slice(self.args.faults.faults_for).await?;
-        self.station.reset_peak()?;
-        Ok(Before {
+    /// Measures before a fault.
+    async fn measure_baseline(&mut self, fault: Fault) -> anyhow::Result<FaultBaseline> {
+        let measurement = self.measure_slice(self.args.faults.fault_duration).await?;
+        self.harness.reset_peak()?;
+        Ok(FaultBaseline {
             fault,
-            without: Healthy::of(&slice.all.calls, slice.length()),
-            until: slice.seconds.end,
-            mib: self.station.rss_mib(),
+            without: HealthyFigures::from_calls(
+                &measurement.counts.calls,
+                measurement.length_seconds(),
+            ),
+            end_second: measurement.seconds.end,
+            rss_mib: self.harness.rss_mib(),
         })
     }
 
-    /// What came of a fault with which some time was measured.
-    async fn after(
+    /// Completes the result of a fault during which a slice was measured.
+    async fn finish_measured(
         &mut self,
-        before: Before,
+        before: FaultBaseline,
         injected: u64,
-        with: &Slice,
-    ) -> anyhow::Result<Found> {
-        let with = Healthy::of(&with.all.calls, with.length());
-        self.found(before, injected, with).await
+        with: &Measurement,
+    ) -> anyhow::Result<FaultResult> {
+        let with = HealthyFigures::from_calls(&with.counts.calls, with.length_seconds());
+        self.build_result(before, injected, with).await
     }
 
-    async fn found(
+    async fn build_result(
         &mut self,
-        before: Before,
+        before: FaultBaseline,
         injected: u64,
-        with: Healthy,
-    ) -> anyhow::Result<Found> {
-        let grown = self.station.peak_mib() - before.mib;
-        self.drivers.listen(AFTER).await?;
-        let since = before.until..self.drivers.present();
-        let whole = self.drivers.sum(since).calls;
-        Ok(Found {
+        with: HealthyFigures,
+    ) -> anyhow::Result<FaultResult> {
+        let grown = self.harness.peak_mib() - before.rss_mib;
+        self.drivers.collect_for(FAULT_SETTLE_TIME).await?;
+        let since = before.end_second..self.drivers.current_second();
+        let calls = self.drivers.total(since).calls;
+        Ok(FaultResult {
             fault: before.fault,
             injected,
             without: before.without,
-            with: Healthy {
-                errors: whole.failed,
-                refused: whole.refused,
+            with: HealthyFigures {
+                errors: calls.failed,
+                refused: calls.refused,
                 ..with
             },
-            grown_mib_server: tidy(grown.max(0.0)),
+            grown_mib_server: round_figure(grown.max(0.0)),
             connections: Vec::new(),
             lost: None,
             misdated: None,
@@ -198,18 +232,18 @@ impl Bench<'_> {
     }
 }
 
-/// How it was before a fault.
-struct Before {
+/// Figures before a fault.
+struct FaultBaseline {
     fault: Fault,
-    without: Healthy,
-    /// The first second after that. What fails from then on is put down to the fault.
-    until: u32,
-    /// Memory of the server.
-    mib: f64,
+    without: HealthyFigures,
+    /// The first second after the measurement. Later failures are attributed to the fault.
+    end_second: u32,
+    /// Memory of the servers, in MiB.
+    rss_mib: f64,
 }
 
-/// How many nodes did something, from a second on.
-fn count(drivers: &Drivers, from: u32, of: impl Fn(&Second) -> u64) -> u64 {
-    let seconds = drivers.seconds(from..drivers.present().saturating_add(1));
+/// Sums a count over all seconds from one on.
+fn count_nodes(drivers: &DriverPool, from: u32, of: impl Fn(&SecondCounts) -> u64) -> u64 {
+    let seconds = drivers.seconds(from..drivers.current_second().saturating_add(1));
     seconds.map(|(_, second)| of(second)).sum()
 }

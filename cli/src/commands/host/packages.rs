@@ -1,4 +1,4 @@
-//! What is installed on a host, and what could be.
+//! Installed packages and available updates of a host.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::client::Client;
 use crate::commands::instance;
+use crate::output::{Cell, Printer, Tone};
 use crate::resource::{self, Resource};
-use crate::view::{Cell, Printer, Tone};
 
-/// Which packages of which host.
+/// List the packages installed on a host.
 #[derive(Debug, Args)]
-pub struct Packages {
-    /// The host's id or name.
+pub struct ListPackages {
+    /// ID or name of the host.
     host: String,
-    /// Only those whose name has this text in it.
+    /// List only packages whose name contains this text.
     #[arg(
         long,
         value_name = "TEXT",
@@ -28,7 +28,7 @@ pub struct Packages {
     name: String,
 }
 
-/// A package as a node or the manifest of an image names it.
+/// A package as reported by a node or by the manifest of an image.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Package {
@@ -37,22 +37,24 @@ struct Package {
     architecture: String,
 }
 
-/// The form in which packages are told: in groups, or as one list.
+/// JSON forms of a package list: groups, or a flat list.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Told {
+enum PackageList {
     Groups(BTreeMap<String, Vec<Package>>),
     List(Vec<Package>),
 }
 
-impl Packages {
+impl ListPackages {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let instance = running_on(client, &self.host).await?;
-        let mut packages = read(&instance.runtime_packages).map_err(|source| {
-            Failure::usage(format!("the packages of the host cannot be read: {source}"))
+        let instance = find_instance(client, &self.host).await?;
+        let mut packages = parse_packages(&instance.runtime_packages).map_err(|source| {
+            Failure::usage(format!(
+                "cannot parse the package list of the host: {source}"
+            ))
         })?;
-        if packages.is_empty() && printer.is_for_people() {
-            return printer.text("the host has not told its packages");
+        if packages.is_empty() && printer.is_human_readable() {
+            return printer.print_text("the host has not reported its packages");
         }
         packages.retain(|package| package.name.contains(&self.name));
         let rows = packages.iter().map(|package| {
@@ -63,7 +65,7 @@ impl Packages {
             ]
         });
         let names: Vec<_> = packages.iter().map(|one| one.name.as_str()).collect();
-        printer.rows(
+        printer.print_rows(
             &packages,
             &names,
             &["PACKAGE", "VERSION", "ARCHITECTURE"],
@@ -72,51 +74,51 @@ impl Packages {
     }
 }
 
-/// The packages in a text of a node; none in an empty one.
-fn read(text: &str) -> Result<Vec<Package>, serde_json::Error> {
+/// Parses the package list of a node. An empty text is an empty list.
+fn parse_packages(text: &str) -> Result<Vec<Package>, serde_json::Error> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
     let mut packages = match serde_json::from_str(text)? {
-        Told::Groups(groups) => groups.into_values().flatten().collect(),
-        Told::List(packages) => packages,
+        PackageList::Groups(groups) => groups.into_values().flatten().collect(),
+        PackageList::List(packages) => packages,
     };
     let key = |one: &Package| (one.name.clone(), one.architecture.clone());
     packages.sort_by_cached_key(key);
     Ok(packages)
 }
 
-/// Shows the updates that a host could have.
-pub async fn updates(
+/// Prints the updates available for a host.
+pub async fn print_updates(
     client: &Client,
     host: &str,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let instance = running_on(client, host).await?;
+    let instance = find_instance(client, host).await?;
     let path = format!(
         "{}/decision",
         InstanceResource::address(&instance.resource_id)
     );
     let decision: Decision = client.get(&path).await?;
     let updates = decision.available_updates;
-    let image = image(&instance.os_update_available);
-    if updates.is_empty() && printer.is_for_people() {
+    let image = image_name(&instance.os_update_available);
+    if updates.is_empty() && printer.is_human_readable() {
         return match image {
-            None => printer.text("there is nothing newer for the host"),
-            Some(name) => printer.line(&format!("the image {name}")),
+            None => printer.print_text("no updates available"),
+            Some(name) => printer.print_line(&format!("image {name}")),
         };
     }
     let names = updates.iter().map(|update| update.name.as_str());
     let names: Vec<_> = names.chain(image).collect();
     if let (true, Some(image)) = (updates.is_empty(), image) {
-        return printer.rows(
+        return printer.print_rows(
             &[serde_json::json!({ "image": image })],
             &names,
             &[],
             vec![],
         );
     }
-    let rows = updates.iter().map(row).collect();
+    let rows = updates.iter().map(update_row).collect();
     let header = [
         "PACKAGE",
         "ARCHITECTURE",
@@ -124,12 +126,12 @@ pub async fn updates(
         "AVAILABLE",
         "POLICY",
     ];
-    printer.rows(&updates, &names, &header, rows)
+    printer.print_rows(&updates, &names, &header, rows)
 }
 
-fn row(update: &AvailableUpdate) -> Vec<Cell> {
-    let policy = if update.left_out {
-        Cell::from("leaves it out")
+fn update_row(update: &AvailableUpdate) -> Vec<Cell> {
+    let policy = if update.excluded {
+        Cell::from("excluded")
     } else {
         Cell::from("")
     };
@@ -142,15 +144,15 @@ fn row(update: &AvailableUpdate) -> Vec<Cell> {
     ]
 }
 
-/// The name of the newest image, if that is what could be installed: packages are a list.
-fn image(available: &str) -> Option<&str> {
+/// Name of the available image. Package updates are a JSON list instead.
+fn image_name(available: &str) -> Option<&str> {
     let is_list = available.starts_with('[');
     (!available.is_empty() && !is_list).then_some(available)
 }
 
-/// What runs on the host that a person means, whole.
-async fn running_on(client: &Client, host: &str) -> Result<InstanceResource, Failure> {
-    let (_, instance) = instance::of_host(client, host).await?;
+/// The full instance of a host.
+async fn find_instance(client: &Client, host: &str) -> Result<InstanceResource, Failure> {
+    let (_, instance) = instance::find_host_and_instance(client, host).await?;
     resource::find::<InstanceResource>(client, &instance).await
 }
 
@@ -167,18 +169,18 @@ mod tests {
             format!(r#"{{"a":[{jq}],"b":[{apt}]}}"#),
             format!("[{jq},{apt}]"),
         ] {
-            let packages = read(&text).expect("packages");
+            let packages = parse_packages(&text).expect("packages");
             let names: Vec<_> = packages.iter().map(|one| one.name.as_str()).collect();
             assert_eq!(names, ["apt", "jq"], "{text}");
         }
-        assert!(read("").expect("none").is_empty());
-        assert!(read("7").is_err());
+        assert!(parse_packages("").expect("none").is_empty());
+        assert!(parse_packages("7").is_err());
     }
 
     #[test]
     fn an_image_is_a_name_and_no_list() {
-        assert_eq!(image("edge 3.0.2"), Some("edge 3.0.2"));
-        assert_eq!(image(r#"[{"name":"jq"}]"#), None);
-        assert_eq!(image(""), None);
+        assert_eq!(image_name("edge 3.0.2"), Some("edge 3.0.2"));
+        assert_eq!(image_name(r#"[{"name":"jq"}]"#), None);
+        assert_eq!(image_name(""), None);
     }
 }

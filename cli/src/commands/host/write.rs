@@ -1,4 +1,4 @@
-//! What people say of hosts.
+//! Creates, registers and changes hosts.
 
 use clap::{ArgGroup, Args};
 use evenkeel_api::host::{HostInput, HostRegister, HostResource};
@@ -10,41 +10,41 @@ use crate::client::Client;
 use crate::labels::{LabelChanges, NewLabels};
 use crate::resource::{self, Resource};
 
-/// A host that is made by hand.
+/// Create a host that is onboarded when it enrols.
 #[derive(Debug, Args)]
 pub struct CreateHost {
-    /// What to call it.
+    /// Name of the host.
     name: String,
-    /// The machine's UUID.
+    /// UUID of the machine.
     #[arg(long)]
     uuid: Option<String>,
-    /// The site that it stands at, by its id or name.
+    /// Site of the host (ID or name).
     #[arg(long)]
     site: Option<String>,
     #[command(flatten)]
     labels: NewLabels,
 }
 
-/// A machine that will come.
+/// Register a machine before it enrols.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("known by").args(["uuid", "serial"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("identity").args(["uuid", "serial"]).required(true).multiple(true))]
 pub struct RegisterHost {
-    /// What to call it.
+    /// Name of the host.
     #[arg(default_value = "", hide_default_value = true)]
     name: String,
-    /// The machine's UUID.
+    /// UUID of the machine.
     #[arg(long)]
     uuid: Option<String>,
-    /// The vendor's serial number.
+    /// Serial number of the machine.
     #[arg(long)]
     serial: Option<String>,
-    /// The site that it will stand at, by its id or name.
+    /// Site of the host (ID or name).
     #[arg(long)]
     site: Option<String>,
-    /// It is not onboarded before `evenkeel host onboard`.
+    /// Do not onboard the host before `evenkeel host onboard`.
     #[arg(long)]
     no_onboard: bool,
-    /// The size of the users' volume in GB, for whoever installs the machine.
+    /// Size of the user volume in GB, for the installer.
     #[arg(
         long,
         value_name = "GB",
@@ -54,20 +54,20 @@ pub struct RegisterHost {
     user_lvm_size: u32,
 }
 
-/// What changes about a host.
+/// Change a host.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true)
     .args(["name", "site", "no_site"]).args(LabelChanges::OPTIONS))]
 pub struct SetHost {
-    /// Its id or name.
+    /// ID or name of the host.
     host: String,
-    /// What to call it from now on.
+    /// New name.
     #[arg(long)]
     name: Option<String>,
-    /// The site that it stands at, by its id or name.
+    /// New site (ID or name).
     #[arg(long)]
     site: Option<String>,
-    /// It stands at no site.
+    /// Remove the host from its site.
     #[arg(long, conflicts_with = "site")]
     no_site: bool,
     #[command(flatten)]
@@ -79,7 +79,7 @@ impl CreateHost {
         let body = HostInput {
             name: self.name,
             uuid: self.uuid.unwrap_or_default(),
-            site_id: site_id(client, self.site.as_deref())
+            site_id: resolve_site_id(client, self.site.as_deref())
                 .await?
                 .unwrap_or_default(),
             metadata: self.labels.labels,
@@ -95,7 +95,7 @@ impl RegisterHost {
             name: self.name,
             uuid: self.uuid.unwrap_or_default(),
             serial_number: self.serial.unwrap_or_default(),
-            site_id: site_id(client, self.site.as_deref())
+            site_id: resolve_site_id(client, self.site.as_deref())
                 .await?
                 .unwrap_or_default(),
             auto_onboard: !self.no_onboard,
@@ -108,44 +108,44 @@ impl RegisterHost {
 
 impl SetHost {
     pub async fn run(self, client: &Client) -> Result<HostResource, Failure> {
-        let id = resource::id_of::<HostResource>(client, &self.host).await?;
-        let site = site_id(client, self.site.as_deref()).await?;
+        let id = resource::resolve_id::<HostResource>(client, &self.host).await?;
+        let site = resolve_site_id(client, self.site.as_deref()).await?;
         let site = site.or_else(|| self.no_site.then(String::new));
         let mut body = Map::new();
         body.extend(self.name.map(|name| ("name".to_owned(), Value::from(name))));
         body.extend(site.map(|site| ("siteId".to_owned(), Value::from(site))));
         if !self.labels.is_empty() {
             let now: HostResource = resource::find(client, &id).await?;
-            let labels = self.labels.over(&now.metadata);
+            let labels = self.labels.apply_to(&now.metadata);
             body.insert("metadata".to_owned(), json!(labels));
         }
-        resource::change(client, &id, &self.host, &body).await
+        resource::patch(client, &id, &self.host, &body).await
     }
 }
 
-/// Lets a host be onboarded, and answers with its id.
+/// Allows a host to be onboarded. Returns its ID.
 pub async fn onboard(client: &Client, host: &str) -> Result<String, Failure> {
-    let id = resource::id_of::<HostResource>(client, host).await?;
+    let id = resource::resolve_id::<HostResource>(client, host).await?;
     let path = format!("{}/onboard", HostResource::address(&id));
     let done = client.patch::<Value>(&path, &json!({})).await;
-    done.map_err(|error| resource::gone::<HostResource>(error, host))?;
+    done.map_err(|error| resource::explain_not_found::<HostResource>(error, host))?;
     Ok(id)
 }
 
-/// Takes the trust in a host back, and answers with its id.
+/// Revokes the trust in a host. Returns its ID.
 pub async fn invalidate(
     client: &Client,
     host: &str,
     note: Option<String>,
 ) -> Result<String, Failure> {
-    let id = resource::id_of::<HostResource>(client, host).await?;
+    let id = resource::resolve_id::<HostResource>(client, host).await?;
     let path = format!("{}/invalidate", HostResource::address(&id));
     let params: Vec<_> = note.into_iter().map(|note| ("note", note)).collect();
-    let done = client.put_with(&path, &params).await;
-    done.map_err(|error| resource::gone::<HostResource>(error, host))?;
+    let done = client.put_with_params(&path, &params).await;
+    done.map_err(|error| resource::explain_not_found::<HostResource>(error, host))?;
     Ok(id)
 }
 
-async fn site_id(client: &Client, site: Option<&str>) -> Result<Option<String>, Failure> {
-    resource::optional_id_of::<SiteResource>(client, site).await
+async fn resolve_site_id(client: &Client, site: Option<&str>) -> Result<Option<String>, Failure> {
+    resource::resolve_optional_id::<SiteResource>(client, site).await
 }

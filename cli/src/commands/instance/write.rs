@@ -1,4 +1,4 @@
-//! What people say of instances.
+//! Creates and changes instances.
 
 use clap::{ArgGroup, Args};
 use evenkeel_api::custom_config::CustomConfigResource;
@@ -8,51 +8,51 @@ use evenkeel_api::local_account::LocalAccountResource;
 use evenkeel_api::os::{OperatingSystemResource, SecurityFeature};
 use evenkeel_api::policy::OsUpdatePolicy;
 
-use super::meant;
+use super::resolve_instance_id;
 use crate::Failure;
 use crate::client::Client;
 use crate::resource::{self, Resource};
 
-/// An instance that is made by hand.
+/// Create the instance of a host.
 #[derive(Debug, Args)]
 pub struct CreateInstance {
-    /// The host's id or name.
+    /// ID or name of the host.
     #[arg(long)]
     host: String,
-    /// The operating system's id or name.
+    /// ID or name of the operating system.
     #[arg(long)]
     os: String,
-    /// What to call it.
+    /// Name of the instance.
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
-    /// The policy to assign to it, by its id or name.
+    /// Policy to assign (ID or name).
     #[arg(long)]
     policy: Option<String>,
-    /// The local account that may log in, by its id or name.
+    /// Local account that may log in (ID or name).
     #[arg(long)]
     account: Option<String>,
-    /// A custom configuration for its first start, by its id or name. May be given again.
+    /// Custom configuration for the first boot (ID or name). Can be repeated.
     #[arg(long = "custom-config", value_name = "CONFIG")]
     custom_configs: Vec<String>,
 }
 
-/// What changes about an instance.
+/// Change an instance.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true)
     .args(["name", "os", "policy", "no_policy"]))]
 pub struct SetInstance {
-    /// Its id or name, or that of its host.
+    /// ID or name of the instance or of its host.
     instance: String,
-    /// What to call it from now on.
+    /// New name.
     #[arg(long)]
     name: Option<String>,
-    /// The operating system, by its id or name; only while nothing is installed yet.
+    /// New operating system (ID or name); only while nothing is installed yet.
     #[arg(long)]
     os: Option<String>,
-    /// The policy to assign to it, by its id or name.
+    /// Policy to assign (ID or name).
     #[arg(long)]
     policy: Option<String>,
-    /// Take the assignment of a policy away.
+    /// Remove the policy assignment.
     #[arg(long, conflicts_with = "policy")]
     no_policy: bool,
 }
@@ -62,17 +62,17 @@ impl CreateInstance {
         type Account = LocalAccountResource;
         let mut configs = Vec::new();
         for config in &self.custom_configs {
-            configs.push(resource::id_of::<CustomConfigResource>(client, config).await?);
+            configs.push(resource::resolve_id::<CustomConfigResource>(client, config).await?);
         }
         let account = self.account.as_deref();
         let body = InstanceInput {
             kind: InstanceKind::Metal,
             name: self.name,
-            host_id: resource::id_of::<HostResource>(client, &self.host).await?,
-            os_id: resource::id_of::<OperatingSystemResource>(client, &self.os).await?,
-            local_account_id: resource::optional_id_of::<Account>(client, account).await?,
+            host_id: resource::resolve_id::<HostResource>(client, &self.host).await?,
+            os_id: resource::resolve_id::<OperatingSystemResource>(client, &self.os).await?,
+            local_account_id: resource::resolve_optional_id::<Account>(client, account).await?,
             custom_config_id: configs,
-            os_update_policy_id: policy_id(client, self.policy.as_deref()).await?,
+            os_update_policy_id: resolve_policy_id(client, self.policy.as_deref()).await?,
             security_feature: SecurityFeature::None,
         };
         client.post(InstanceResource::PATH, &body).await
@@ -81,28 +81,31 @@ impl CreateInstance {
 
 impl SetInstance {
     pub async fn run(self, client: &Client) -> Result<InstanceResource, Failure> {
-        let id = meant(client, &self.instance).await?;
+        let id = resolve_instance_id(client, &self.instance).await?;
         let os = self.os.as_deref();
-        let policy = policy_id(client, self.policy.as_deref()).await?;
+        let policy = resolve_policy_id(client, self.policy.as_deref()).await?;
         let body = InstancePatch {
             name: self.name,
-            os_id: resource::optional_id_of::<OperatingSystemResource>(client, os).await?,
+            os_id: resource::resolve_optional_id::<OperatingSystemResource>(client, os).await?,
             os_update_policy_id: policy.or_else(|| self.no_policy.then(String::new)),
             ..InstancePatch::default()
         };
-        resource::change(client, &id, &self.instance, &body).await
+        resource::patch(client, &id, &self.instance, &body).await
     }
 }
 
-/// A change of the policy alone.
-pub fn with_policy(policy: String) -> InstancePatch {
+/// A patch that changes only the policy.
+pub fn policy_patch(policy: String) -> InstancePatch {
     InstancePatch {
         os_update_policy_id: Some(policy),
         ..InstancePatch::default()
     }
 }
 
-/// The id of the policy that a person may have meant.
-pub async fn policy_id(client: &Client, policy: Option<&str>) -> Result<Option<String>, Failure> {
-    resource::optional_id_of::<OsUpdatePolicy>(client, policy).await
+/// Resolves an optional policy to its ID.
+pub async fn resolve_policy_id(
+    client: &Client,
+    policy: Option<&str>,
+) -> Result<Option<String>, Failure> {
+    resource::resolve_optional_id::<OsUpdatePolicy>(client, policy).await
 }

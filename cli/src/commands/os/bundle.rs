@@ -5,133 +5,141 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use evenkeel_registry::copy::everything;
+use evenkeel_registry::copy::copy_layout;
 use evenkeel_registry::layout::Layout;
-use evenkeel_registry::{Address, Limits, MoveError, Selection, Wanted, copy, pack, unpack};
+use evenkeel_registry::{
+    Address, CopyError, CopyOptions, Limits, RevisionSelector, copy, pack, unpack,
+};
 
-use super::entry::{Beside, Choice, Entry, profiles, signing_key, unusable, wanted};
-use super::mirror::{Between, show};
-use super::steps::{size, watched};
-use crate::view::{Page, Printer};
+use super::mirror::{Comparison, print_copied};
+use super::progress::{format_size, with_progress};
+use super::registry_options::{
+    ExternalFiles, ProfileSelection, RegistryOptions, parse_revisions, read_signing_key,
+    registry_failure, resolve_profiles,
+};
+use crate::output::{DetailPage, Printer};
 use crate::{Ending, Failure};
 
-/// Put operating systems into one file that can be carried to a site without a network.
+/// Write operating systems to one file, for sites without a network.
 ///
-/// The file is an OCI image layout in a tar (`oci-archive`). The same line carries on with one that was interrupted. Exits
-/// with 3 if something had to be left out.
+/// The file is a tar archive of an OCI image layout (`oci-archive`). Repeat the same command to
+/// continue an interrupted one. Exits with status 3 if something was left out.
 #[derive(Debug, Args)]
-pub struct MakeBundle {
-    /// The file to write.
+pub struct CreateBundle {
+    /// File to write.
     file: PathBuf,
-    /// Where from: `https://HOST`, `http://HOST`, or `oci:FOLDER` for a folder in OCI image layout.
+    /// Source: `https://HOST`, `http://HOST`, or `oci:FOLDER` for an OCI image layout.
     #[arg(long, value_name = "REGISTRY")]
     from: Address,
-    /// Which revisions: one such as `0.3.1`, or `~0.3.1` for it and all later patches of 0.3 [default: all of a folder].
-    #[arg(long, value_parser = wanted)]
-    revision: Option<Wanted>,
-    /// Sign what is put in with this key. Signatures that are there are put in in any case.
+    /// Revisions to include: one such as `0.3.1`, or `~0.3.1` for it and later patches of 0.3
+    /// [default: everything in the folder].
+    #[arg(long, value_parser = parse_revisions)]
+    revision: Option<RevisionSelector>,
+    /// Sign the contents with this private key, in addition to existing signatures.
     #[arg(long, value_name = "FILE", requires = "revision")]
     key: Option<PathBuf>,
-    /// The folder in which all is gathered; that needs as much room as the file [default: the one that the file lies in].
+    /// Working folder; needs as much space as FILE [default: next to FILE].
     #[arg(long, value_name = "FOLDER")]
     work: Option<PathBuf>,
     #[command(flatten)]
-    choice: Choice,
+    selection: ProfileSelection,
     #[command(flatten)]
-    beside: Beside,
+    external_files: ExternalFiles,
     #[command(flatten)]
-    entry: Entry,
+    registry_options: RegistryOptions,
 }
 
-/// Take what a bundle holds into a registry.
+/// Import a bundle into a registry.
 ///
-/// The whole bundle is checked before anything is copied, and tags come last: a bundle that is cut off or damaged changes
-/// nothing. What is there already is not copied again.
+/// The whole bundle is checked before anything is copied, and tags are written last: a truncated or
+/// damaged bundle changes nothing. Existing contents are not copied again.
 #[derive(Debug, Args)]
 pub struct Import {
-    /// The bundle.
+    /// Bundle to import.
     file: PathBuf,
-    /// Where to: `https://HOST`, `http://HOST`, or `oci:FOLDER` for a folder in OCI image layout.
+    /// Target: `https://HOST`, `http://HOST`, or `oci:FOLDER` for an OCI image layout.
     #[arg(long, value_name = "REGISTRY")]
     to: Address,
-    /// The folder in which it is unpacked; that needs as much room as the bundle [default: the one that the bundle lies in].
+    /// Folder to unpack the bundle in; needs as much space as FILE [default: next to FILE].
     #[arg(long, value_name = "FOLDER")]
     work: Option<PathBuf>,
-    /// Check the bundle, say what would be copied, and copy nothing.
+    /// Check the bundle and show what would be copied, without copying.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    entry: Entry,
+    registry_options: RegistryOptions,
 }
 
-impl MakeBundle {
+impl CreateBundle {
     pub async fn run(self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         let Some(revision) = &self.revision else {
-            return self.whole_folder(printer);
+            return self.bundle_folder(printer);
         };
-        let access = self.entry.access(&self.from)?;
-        let from = self.entry.open(&self.from)?;
-        let web = self.beside.web(&access)?;
-        let work = own_folder(&self.file, ".work", self.work.as_deref());
+        let access = self.registry_options.access(&self.from)?;
+        let from = self.registry_options.open(&self.from)?;
+        let web = self.external_files.web_client(&access)?;
+        let work = work_folder(&self.file, ".work", self.work.as_deref());
         let layout = work.join("layout");
         let at = Address::Layout(layout.clone());
-        let to = Layout::open(&layout, &Limits::default()).map_err(unusable(&at))?;
-        let upstream = self.beside.upstream(&*from, &web, &self.choice);
-        let selection = Selection {
-            profiles: profiles(&self.choice, &self.from).await?,
-            wanted: revision.clone(),
-            images: !self.choice.no_images,
-            work: work.join("parts"),
-            key: signing_key(self.key.as_deref())?,
+        let to = Layout::open(&layout, &Limits::default()).map_err(registry_failure(&at))?;
+        let upstream = self.external_files.upstream(&*from, &web, &self.selection);
+        let selection = CopyOptions {
+            profiles: resolve_profiles(&self.selection, &self.from).await?,
+            revision_filter: revision.clone(),
+            with_images: !self.selection.no_images,
+            work_dir: work.join("parts"),
+            key: read_signing_key(self.key.as_deref())?,
         };
-        let copied = watched(printer, async |tell| {
-            copy(&upstream, &to, &selection, tell).await
+        let copied = with_progress(printer, async |progress| {
+            copy(&upstream, &to, &selection, progress).await
         });
-        let copied = copied.await?.map_err(|source| self.failed(source))?;
-        pack(&layout, &self.file).map_err(|source| self.failed(source))?;
-        // It is ours alone. If it cannot be removed, the bundle is as good.
+        let copied = copied
+            .await?
+            .map_err(|source| self.transfer_error(source))?;
+        pack(&layout, &self.file).map_err(|source| self.transfer_error(source))?;
+        // If the work folder cannot be removed, the bundle is still complete.
         let _ = fs::remove_dir_all(&work);
-        let ending = show(&copied, &self.from, printer)?;
-        self.written(printer)?;
+        let ending = print_copied(&copied, &self.from, printer)?;
+        self.print_written(printer)?;
         Ok(ending)
     }
 
-    /// Packs all that lies in a folder, as it is.
-    fn whole_folder(&self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-        let is_cut = !self.choice.profiles.is_empty() || self.choice.no_images;
+    /// Packs a whole folder as it is.
+    fn bundle_folder(&self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
+        let has_selection = !self.selection.profiles.is_empty() || self.selection.no_images;
         let Address::Layout(folder) = &self.from else {
             return Err(Failure::usage_with(
-                "a registry in the network is not bundled as a whole",
-                "say which revisions: `--revision ~0.3.1`, and which profiles: `--profile NAME`",
+                "a registry in the network cannot be bundled as a whole",
+                "select revisions with `--revision ~0.3.1` and profiles with `--profile NAME`",
             ));
         };
-        if is_cut {
+        if has_selection {
             return Err(Failure::usage_with(
-                "without --revision all that lies in the folder is bundled",
-                "say which revisions: `--revision ~0.3.1`",
+                "--profile and --no-images need --revision: without it the whole folder is bundled",
+                "select revisions with `--revision ~0.3.1`",
             ));
         }
-        pack(folder, &self.file).map_err(|source| self.failed(source))?;
-        let mut page = Page::default();
+        pack(folder, &self.file).map_err(|source| self.transfer_error(source))?;
+        let mut page = DetailPage::default();
         page.field("from", self.from.to_string())
             .field("bundle", self.file.display().to_string());
-        let told = serde_json::json!({ "registry": self.from.to_string(), "file": self.file });
-        printer.page(&told, &self.file.display().to_string(), &page)?;
+        let report = serde_json::json!({ "registry": self.from.to_string(), "file": self.file });
+        printer.print_page(&report, &self.file.display().to_string(), &page)?;
         Ok(Ending::Done)
     }
 
-    fn written(&self, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    fn print_written(&self, printer: &mut Printer<'_>) -> Result<(), Failure> {
         let length = fs::metadata(&self.file).map_or(0, |file| file.len());
-        printer.line(&format!(
-            "{} is written, {}",
+        printer.print_line(&format!(
+            "wrote {} ({})",
             self.file.display(),
-            size(length)
+            format_size(length)
         ))
     }
 
-    fn failed(&self, source: MoveError) -> Failure {
-        Failure::Moving {
-            doing: format!("bundle {} as {}", self.from, self.file.display()),
+    fn transfer_error(&self, source: CopyError) -> Failure {
+        Failure::Transfer {
+            action: format!("bundle {} as {}", self.from, self.file.display()),
             source: Box::new(source),
         }
     }
@@ -139,96 +147,98 @@ impl MakeBundle {
 
 impl Import {
     pub async fn run(self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-        let to = self.entry.open(&self.to)?;
-        let unpacked = Unpacked::of(&self.file, self.work.as_deref())?;
+        let to = self.registry_options.open(&self.to)?;
+        let unpacked = UnpackedBundle::from_file(&self.file, self.work.as_deref())?;
         let layout = unpacked.layout()?;
         if self.dry_run {
             let at = unpacked.address();
-            let between = Between {
+            let comparison = Comparison {
                 from: (&layout, &at),
                 to: (&*to, &self.to),
             };
-            let tags = layout.all_tags().await.map_err(unusable(&at))?;
-            return between.compare(tags, printer).await;
+            let tags = layout.all_tags().await.map_err(registry_failure(&at))?;
+            return comparison.compare(tags, printer).await;
         }
-        let copied = watched(printer, async |tell| everything(&layout, &*to, tell).await);
-        let copied = copied.await?.map_err(|source| Failure::Moving {
-            doing: format!("import {} to {}", self.file.display(), self.to),
+        let copied = with_progress(printer, async |progress| {
+            copy_layout(&layout, &*to, progress).await
+        });
+        let copied = copied.await?.map_err(|source| Failure::Transfer {
+            action: format!("import {} to {}", self.file.display(), self.to),
             source: Box::new(source),
         })?;
-        show(&copied, &self.to, printer)
+        print_copied(&copied, &self.to, printer)
     }
 }
 
-/// A bundle that was unpacked and checked. It is removed when it is not needed any more.
+/// An unpacked and verified bundle. Dropping it removes the folder.
 #[derive(Debug)]
-pub struct Unpacked {
+pub struct UnpackedBundle {
     folder: PathBuf,
 }
 
-impl Unpacked {
-    /// Unpacks a bundle into a folder of its own below `work`, which is the one that the bundle lies in if none is named.
+impl UnpackedBundle {
+    /// Unpacks a bundle into a new folder below `work`, by default next to the bundle.
     ///
     /// # Errors
-    /// The bundle is not whole, or there is no room.
-    pub fn of(file: &Path, work: Option<&Path>) -> Result<Self, Failure> {
-        let folder = own_folder(file, ".unpacked", work);
-        // Another import that was killed may have left it.
-        if folder.exists() && !is_unpacked(&folder) {
+    /// The bundle is damaged, or the disk is full.
+    pub fn from_file(file: &Path, work: Option<&Path>) -> Result<Self, Failure> {
+        let folder = work_folder(file, ".unpacked", work);
+        // A killed import may have left the folder behind.
+        if folder.exists() && !is_unpacked_bundle(&folder) {
             return Err(Failure::usage_with(
-                format!("{} holds something else than a bundle", folder.display()),
-                "remove it, or name another folder with --work",
+                format!(
+                    "{} holds other files than an unpacked bundle",
+                    folder.display()
+                ),
+                "remove it, or choose another folder with --work",
             ));
         }
         let unpacked = Self { folder };
         unpacked.remove();
-        unpack(file, &unpacked.folder, &Limits::default()).map_err(|source| Failure::Moving {
-            doing: format!("unpack {}", file.display()),
+        unpack(file, &unpacked.folder, &Limits::default()).map_err(|source| Failure::Transfer {
+            action: format!("unpack {}", file.display()),
             source: Box::new(source),
         })?;
         Ok(unpacked)
     }
 
-    /// What was in the bundle, as a registry.
-    ///
-    /// # Errors
-    /// Somebody removed it meanwhile.
+    /// Opens the contents of the bundle as a registry.
     pub fn layout(&self) -> Result<Layout, Failure> {
         let opened = Layout::open(&self.folder, &Limits::default());
-        opened.map_err(unusable(&self.address()))
+        opened.map_err(registry_failure(&self.address()))
     }
 
-    /// Where it is.
+    /// Address of the unpacked bundle.
     pub fn address(&self) -> Address {
         Address::Layout(self.folder.clone())
     }
 
     fn remove(&self) {
-        // If it is not there, all is well; if it cannot be removed, whoever comes next is told so.
+        // The folder may not exist. If it cannot be removed, the next import reports that.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-impl Drop for Unpacked {
+impl Drop for UnpackedBundle {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
-/// Whether a folder holds nothing but what unpacking a bundle puts there.
-fn is_unpacked(folder: &Path) -> bool {
+/// Whether a folder contains only files that unpacking a bundle creates.
+fn is_unpacked_bundle(folder: &Path) -> bool {
     let of_a_layout = |name: &OsStr| {
         let name = name.to_str().unwrap_or_default();
-        let whole = name.strip_suffix(".part").unwrap_or(name);
-        matches!(whole, "oci-layout" | "index.json" | "blobs" | ".lock")
+        let base_name = name.strip_suffix(".part").unwrap_or(name);
+        matches!(base_name, "oci-layout" | "index.json" | "blobs" | ".lock")
     };
     let mut entries = fs::read_dir(folder).into_iter().flatten();
     folder.is_dir() && entries.all(|entry| entry.is_ok_and(|entry| of_a_layout(&entry.file_name())))
 }
 
-/// A folder of our own for a file: its name with an end, in the folder that was named, else beside it.
-fn own_folder(file: &Path, end: &str, named: Option<&Path>) -> PathBuf {
+/// Path of a work folder for a file: its name with a suffix, in `parent` or next to the file.
+fn work_folder(file: &Path, end: &str, parent: Option<&Path>) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(end);
-    named.map_or_else(|| file.with_file_name(&name), |named| named.join(&name))
+    parent.map_or_else(|| file.with_file_name(&name), |parent| parent.join(&name))
 }

@@ -1,4 +1,4 @@
-//! `evenkeel os key`: keys that sign what is published.
+//! `evenkeel os key`: generates keys to sign published operating systems.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -9,64 +9,64 @@ use clap::Args;
 use evenkeel_registry::SigningKey;
 use serde::Serialize;
 
-use super::entry::signing_key;
+use super::registry_options::read_signing_key;
 use crate::Failure;
-use crate::view::{Page, Printer};
+use crate::output::{DetailPage, Printer};
 
-/// Make a key that signs what is published, and its public half beside it.
+/// Generate a key pair to sign operating systems.
 ///
-/// The key is for `--key` of `publish` and `mirror` and is kept secret. Its public half is for servers, which trust what is
-/// signed by it, and for `evenkeel os verify`.
+/// Use the private key with `--key` of `publish` and `mirror`, and keep it secret. Servers and
+/// `evenkeel os verify` use the public key to verify signatures.
 #[derive(Debug, Args)]
-pub struct MakeKey {
-    /// Where to put the key. It is not encrypted: keep it where only you can read it. The public half is put into a file
-    /// with this name and `.pub`.
+pub struct GenerateKey {
+    /// File for the private key. It is not encrypted: keep it where only you can read it. The public
+    /// key is written to a file with this name and the suffix `.pub`.
     file: PathBuf,
-    /// Print the public half of a key that is there, and make none.
+    /// Print the public key of an existing private key, and generate none.
     #[arg(long)]
     public: bool,
 }
 
-/// What was made, as programs read it.
+/// JSON form of a generated key.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Made<'a> {
+struct CreatedKey<'a> {
     key: &'a Path,
     public_key: &'a Path,
     id: String,
 }
 
-impl MakeKey {
+impl GenerateKey {
     pub fn run(self, printer: &mut Printer<'_>) -> Result<(), Failure> {
         if self.public
-            && let Some(key) = signing_key(Some(&self.file))?
+            && let Some(key) = read_signing_key(Some(&self.file))?
         {
-            return printer.text(key.public_pem().trim_end());
+            return printer.print_text(key.public_pem().trim_end());
         }
         let mut public = self.file.clone().into_os_string();
         public.push(".pub");
         let public = PathBuf::from(public);
-        let key = SigningKey::make();
+        let key = SigningKey::generate();
         write_new(&self.file, 0o600, &key.pem())?;
         if let Err(failure) = write_new(&public, 0o644, &key.public_pem()) {
-            // Half a pair is of no use; that it cannot be written says more than that it cannot be removed.
+            // Do not leave half a pair. The first error matters more than one of the removal.
             let _ = std::fs::remove_file(&self.file);
             return Err(failure);
         }
-        let made = Made {
+        let created = CreatedKey {
             key: &self.file,
             public_key: &public,
             id: key.id(),
         };
-        let mut page = Page::default();
+        let mut page = DetailPage::default();
         page.field("key", self.file.display().to_string())
-            .field("public half", public.display().to_string())
-            .field("id", made.id.clone());
-        printer.page(&made, &made.id, &page)
+            .field("public key", public.display().to_string())
+            .field("id", created.id.clone());
+        printer.print_page(&created, &created.id, &page)
     }
 }
 
-/// Writes a file that must not be there yet.
+/// Writes a new file; fails if it exists.
 fn write_new(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)
@@ -79,8 +79,8 @@ fn write_new(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
     });
     written.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => Failure::usage_with(
-            format!("{} is there already", path.display()),
-            "choose another name; a key that was replaced cannot be had back",
+            format!("{} already exists", path.display()),
+            "choose another name: a replaced key cannot be recovered",
         ),
         _ => Failure::File {
             path: path.to_owned(),

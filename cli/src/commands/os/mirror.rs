@@ -3,97 +3,108 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use evenkeel_registry::{Address, At, Copied, Registry, Repository, Selection, Tag, Wanted, copy};
+use evenkeel_registry::{
+    Address, CopyOptions, CopySummary, ManifestRef, Registry, Repository, RevisionSelector, Tag,
+    copy,
+};
 use serde::Serialize;
 
-use super::entry::{Beside, Choice, Entry, TargetEntry, profiles, signing_key, unusable, wanted};
-use super::steps::{size, watched};
-use crate::view::{Cell, Page, Printer};
+use super::progress::{format_size, with_progress};
+use super::registry_options::{
+    ExternalFiles, ProfileSelection, RegistryOptions, TargetRegistryOptions, parse_revisions,
+    read_signing_key, registry_failure, resolve_profiles,
+};
+use crate::output::{Cell, DetailPage, Printer};
 use crate::{Ending, Failure};
 
-/// Where parts of large files are kept if nobody says otherwise.
-const WORK: &str = ".evenkeel-work";
+/// Default folder for partial downloads.
+const DEFAULT_WORK_DIR: &str = ".evenkeel-work";
 
-/// Copy operating systems from one registry to another: profiles, images, lists of packages, vulnerabilities, signatures.
+/// Copy operating systems from one registry to another, with images, package lists, vulnerability
+/// documents and signatures.
 ///
-/// What is there already is not copied again, so the same line carries on with a mirror that was interrupted. Exits with 3
-/// if something had to be left out.
+/// Existing contents are not copied again; repeat the same command to continue an interrupted
+/// mirror. Exits with status 3 if something was left out.
 #[derive(Debug, Args)]
 pub struct Mirror {
-    /// Where from: `https://HOST`, `http://HOST`, or `oci:FOLDER` for a folder in OCI image layout.
+    /// Source: `https://HOST`, `http://HOST`, or `oci:FOLDER` for an OCI image layout.
     #[arg(long, value_name = "REGISTRY")]
     from: Address,
-    /// Where to.
+    /// Target: `https://HOST`, `http://HOST`, or `oci:FOLDER` for an OCI image layout.
     #[arg(long, value_name = "REGISTRY")]
     to: Address,
-    /// Which revisions: one such as `0.3.1`, or `~0.3.1` for it and all later patches of 0.3.
-    #[arg(long, value_parser = wanted)]
-    revision: Wanted,
-    /// Sign what is copied with this key. Signatures that are there are copied in any case.
+    /// Revisions to copy: one such as `0.3.1`, or `~0.3.1` for it and later patches of 0.3.
+    #[arg(long, value_parser = parse_revisions)]
+    revision: RevisionSelector,
+    /// Sign the copies with this private key, in addition to existing signatures.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// A folder for parts of large files. An interrupted mirror is carried on with the same one.
-    #[arg(long, value_name = "FOLDER", default_value = WORK)]
+    /// Folder for partial downloads. Use the same one to continue an interrupted mirror.
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_WORK_DIR)]
     work: PathBuf,
-    /// Say what would be copied, and copy nothing.
+    /// Show what would be copied, without copying.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    choice: Choice,
+    selection: ProfileSelection,
     #[command(flatten)]
-    beside: Beside,
+    external_files: ExternalFiles,
     #[command(flatten)]
-    entry: Entry,
+    registry_options: RegistryOptions,
     #[command(flatten)]
-    target: TargetEntry,
+    target: TargetRegistryOptions,
 }
 
 impl Mirror {
     pub async fn run(self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-        let access = self.entry.access(&self.from)?;
-        let from = self.entry.open(&self.from)?;
-        let to = Entry::from(self.target.clone()).open(&self.to)?;
-        let profiles = profiles(&self.choice, &self.from).await?;
+        let access = self.registry_options.access(&self.from)?;
+        let from = self.registry_options.open(&self.from)?;
+        let to = RegistryOptions::from(self.target.clone()).open(&self.to)?;
+        let profiles = resolve_profiles(&self.selection, &self.from).await?;
         if self.dry_run {
-            let tags = self.tags(&profiles, &*from).await?;
-            let between = Between {
+            let tags = self.selected_tags(&profiles, &*from).await?;
+            let comparison = Comparison {
                 from: (&*from, &self.from),
                 to: (&*to, &self.to),
             };
-            return between.compare(tags, printer).await;
+            return comparison.compare(tags, printer).await;
         }
-        let web = self.beside.web(&access)?;
-        let upstream = self.beside.upstream(&*from, &web, &self.choice);
-        let selection = Selection {
+        let web = self.external_files.web_client(&access)?;
+        let upstream = self.external_files.upstream(&*from, &web, &self.selection);
+        let selection = CopyOptions {
             profiles,
-            wanted: self.revision.clone(),
-            images: !self.choice.no_images,
-            work: self.work.clone(),
-            key: signing_key(self.key.as_deref())?,
+            revision_filter: self.revision.clone(),
+            with_images: !self.selection.no_images,
+            work_dir: self.work.clone(),
+            key: read_signing_key(self.key.as_deref())?,
         };
-        let copied = watched(printer, async |tell| {
-            copy(&upstream, &*to, &selection, tell).await
+        let copied = with_progress(printer, async |progress| {
+            copy(&upstream, &*to, &selection, progress).await
         });
-        let copied = copied.await?.map_err(|source| Failure::Moving {
-            doing: format!("copy {} to {}", self.from, self.to),
+        let copied = copied.await?.map_err(|source| Failure::Transfer {
+            action: format!("copy {} to {}", self.from, self.to),
             source: Box::new(source),
         })?;
-        // It is empty now, unless it is not ours alone; then it stays.
+        // Removes the folder only if it is empty; other processes may share it.
         let _ = std::fs::remove_dir(&self.work);
-        show(&copied, &self.to, printer)
+        print_copied(&copied, &self.to, printer)
     }
 
     /// The tags that would be copied.
-    async fn tags(
+    async fn selected_tags(
         &self,
         profiles: &[String],
         from: &dyn Registry,
     ) -> Result<Vec<(Repository, Tag)>, Failure> {
         let mut all = Vec::new();
         for name in profiles {
-            let repository = format!("{}{name}", self.choice.place.prefix);
-            let repository: Repository = repository.parse().map_err(unusable(&self.from))?;
-            let tags = from.tags(&repository).await.map_err(unusable(&self.from))?;
+            let repository = format!("{}{name}", self.selection.prefix_option.prefix);
+            let repository: Repository =
+                repository.parse().map_err(registry_failure(&self.from))?;
+            let tags = from
+                .tags(&repository)
+                .await
+                .map_err(registry_failure(&self.from))?;
             let tags = tags.into_iter();
             let tags = tags.filter(|tag| self.revision.admits(tag.as_str()));
             all.extend(tags.map(|tag| (repository.clone(), tag)));
@@ -102,24 +113,24 @@ impl Mirror {
     }
 }
 
-/// Two registries that are compared.
-pub struct Between<'a> {
-    /// What would be copied.
+/// Compares a source and a target registry.
+pub struct Comparison<'a> {
+    /// Source.
     pub from: (&'a dyn Registry, &'a Address),
-    /// What it would be copied to.
+    /// Target.
     pub to: (&'a dyn Registry, &'a Address),
 }
 
-/// What would become of a tag, as programs read it.
+/// JSON form of the planned copy of a tag.
 #[derive(Debug, Serialize)]
-struct Planned {
+struct PlannedCopy {
     repository: String,
     tag: String,
     state: &'static str,
 }
 
-impl Between<'_> {
-    /// Says what would become of these tags, and changes nothing.
+impl Comparison<'_> {
+    /// Prints what would be copied, and changes nothing.
     pub async fn compare(
         &self,
         tags: Vec<(Repository, Tag)>,
@@ -128,24 +139,24 @@ impl Between<'_> {
         let mut planned = Vec::new();
         let is_signature = |tag: &Tag| tag.as_str().starts_with("sha256-");
         for (repository, tag) in tags.into_iter().filter(|(_, tag)| !is_signature(tag)) {
-            let at = At::Tag(tag.clone());
+            let at = ManifestRef::Tag(tag.clone());
             let (from, to) = (self.from, self.to);
-            let wanted = from.0.manifest(&repository, &at).await;
-            let wanted = wanted.map_err(unusable(from.1))?;
-            let there = to.0.manifest(&repository, &at).await;
-            let there = there.map_err(unusable(to.1))?;
-            let digests = (wanted.map(|m| m.digest), there.map(|m| m.digest));
-            planned.push(Planned {
+            let source = from.0.manifest(&repository, &at).await;
+            let source = source.map_err(registry_failure(from.1))?;
+            let target = to.0.manifest(&repository, &at).await;
+            let target = target.map_err(registry_failure(to.1))?;
+            let digests = (source.map(|m| m.digest), target.map(|m| m.digest));
+            planned.push(PlannedCopy {
                 repository: repository.to_string(),
                 tag: tag.to_string(),
                 state: match digests {
                     (_, None) => "new",
-                    (wanted, there) if wanted == there => "there already",
-                    _ => "there with other contents; it would be replaced",
+                    (source, target) if source == target => "present",
+                    _ => "differs; would be replaced",
                 },
             });
         }
-        let row = |one: &Planned| -> Vec<Cell> {
+        let row = |one: &PlannedCopy| -> Vec<Cell> {
             vec![
                 one.repository.clone().into(),
                 one.tag.clone().into(),
@@ -154,45 +165,46 @@ impl Between<'_> {
         };
         let names: Vec<&str> = planned.iter().map(|one| one.repository.as_str()).collect();
         let rows = planned.iter().map(row).collect();
-        printer.rows(&planned, &names, &["REPOSITORY", "TAG", "STATE"], rows)?;
-        printer.line("nothing was copied")?;
+        printer.print_rows(&planned, &names, &["REPOSITORY", "TAG", "STATE"], rows)?;
+        printer.print_line("nothing was copied")?;
         Ok(Ending::Done)
     }
 }
 
-/// What was copied, as programs read it.
+/// JSON form of the result of a copy.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct CopyReport<'a> {
     registry: String,
     revisions: u64,
     blobs: u64,
     bytes: u64,
     present: u64,
-    findings: Vec<ToldFinding<'a>>,
+    findings: Vec<CopyFinding<'a>>,
 }
 
-/// What was left out.
+/// JSON form of a finding.
 #[derive(Debug, Serialize)]
-struct ToldFinding<'a> {
+struct CopyFinding<'a> {
     artefact: &'a str,
     kind: &'static str,
     field: Option<&'a str>,
     message: &'a str,
 }
 
-/// Shows what was copied to a registry.
-///
-/// # Errors
-/// It cannot be shown.
-pub fn show(copied: &Copied, to: &Address, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
+/// Prints the result of a copy.
+pub fn print_copied(
+    copied: &CopySummary,
+    to: &Address,
+    printer: &mut Printer<'_>,
+) -> Result<Ending, Failure> {
     let findings = copied.findings.iter();
-    let findings = findings.map(|(artefact, finding)| ToldFinding {
+    let findings = findings.map(|(artefact, finding)| CopyFinding {
         artefact,
         kind: finding.kind.name(),
         field: finding.field.as_deref(),
         message: &finding.message,
     });
-    let told = Told {
+    let report = CopyReport {
         registry: to.to_string(),
         revisions: copied.revisions,
         blobs: copied.blobs,
@@ -207,17 +219,17 @@ pub fn show(copied: &Copied, to: &Address, printer: &mut Printer<'_>) -> Result<
             finding.to_string().into(),
         ]
     };
-    let carried = format!("{} contents, {}", copied.blobs, size(copied.bytes));
-    let mut page = Page::default();
-    page.field("registry", told.registry.clone())
+    let carried = format!("{} objects, {}", copied.blobs, format_size(copied.bytes));
+    let mut page = DetailPage::default();
+    page.field("registry", report.registry.clone())
         .field("revisions", copied.revisions.to_string())
-        .field("carried over", carried)
-        .field("there already", format!("{} contents", copied.present))
+        .field("copied", carried)
+        .field("skipped", format!("{} objects", copied.present))
         .table(
-            "Left out or odd:",
+            "Findings:",
             &["ARTEFACT", "FINDING", "MESSAGE"],
             copied.findings.iter().map(row).collect(),
         );
-    printer.page(&told, &copied.revisions.to_string(), &page)?;
-    Ok(Ending::of(copied.findings.is_empty()))
+    printer.print_page(&report, &copied.revisions.to_string(), &page)?;
+    Ok(Ending::from_checks(copied.findings.is_empty()))
 }

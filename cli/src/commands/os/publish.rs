@@ -1,57 +1,59 @@
-//! `evenkeel os publish`: a folder of profiles becomes a revision in a registry.
+//! `evenkeel os publish`: publishes a folder of profiles as a revision in a registry.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel_registry::{
-    Address, At, Digest, Finding, MoveError, Registry, Release, Repository, SigningKey, Tag,
+    Address, CopyError, Digest, Finding, ManifestRef, Registry, Release, Repository, SigningKey,
+    Tag,
 };
 use serde::Serialize;
 
-use super::entry::{Entry, Prefix, signing_key, unusable};
-use super::steps::{size, watched};
+use super::progress::{format_size, with_progress};
+use super::registry_options::{PrefixOption, RegistryOptions, read_signing_key, registry_failure};
 use crate::Failure;
-use crate::view::{Cell, Printer};
+use crate::output::{Cell, Printer};
 
-/// Publish the operating systems of a folder as one revision.
+/// Publish a folder of OS profiles as one revision.
 ///
-/// Everything is checked before anything is published, and nobody sees half of it: the tags come last.
+/// Everything is checked before anything is published. Tags are written last, so clients never see
+/// a partial revision.
 #[derive(Debug, Args)]
 pub struct Publish {
-    /// The folder. Each `*.yaml` in it is a profile; the files that it names lie beside it, called as the last part of their
-    /// addresses.
+    /// Folder to publish. Each `*.yaml` file is a profile. The files that profiles refer to are in the
+    /// same folder, named like the last part of their URLs.
     dir: PathBuf,
-    /// Where to: `https://HOST`, `http://HOST`, or `oci:FOLDER` for a folder in OCI image layout.
+    /// Target: `https://HOST`, `http://HOST`, or `oci:FOLDER` for an OCI image layout.
     #[arg(long, value_name = "REGISTRY")]
     to: Address,
-    /// The revision, such as `0.3.1`.
+    /// Revision, such as `0.3.1`.
     #[arg(long)]
     revision: String,
-    /// Publish it under this name as well, such as `main`; may be given more than once.
+    /// Additional tag for the revision, such as `main`. Can be repeated.
     #[arg(long = "branch", value_name = "NAME")]
     branches: Vec<Tag>,
-    /// Sign what is published with this key. `evenkeel os key` makes one.
+    /// Sign the revision with this private key; `evenkeel os key` generates one.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Sign the images for nodes with this key.
+    /// Sign the images for nodes with this private key.
     #[arg(long, value_name = "FILE")]
     image_key: Option<PathBuf>,
-    /// Put it in the place of a revision of this name that is there already. Servers report that its tag moved.
+    /// Replace an existing revision of this name. Servers report that its tag moved.
     #[arg(long = "move")]
     moves: bool,
-    /// Check everything, look what the registry has, and publish nothing.
+    /// Check everything and show the state of the registry, without publishing.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    place: Prefix,
+    prefix_option: PrefixOption,
     #[command(flatten)]
-    entry: Entry,
+    registry_options: RegistryOptions,
 }
 
-/// What was or would be published, as programs read it.
+/// JSON form of a published revision, or of one that would be published.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Published<'a> {
+struct PublishReport<'a> {
     revision: &'a str,
     registry: String,
     dry_run: bool,
@@ -60,18 +62,18 @@ struct Published<'a> {
     remarks: &'a [Finding],
 }
 
-/// One profile of it.
+/// JSON form of a published profile.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PublishedProfile<'a> {
     name: &'a str,
     repository: String,
-    /// What lies in the registry under the revision now; none before it is published.
+    /// Digest of the revision in the registry; missing before it is published.
     digest: Option<Digest>,
     files: Vec<PublishedFile<'a>>,
 }
 
-/// One file of a profile.
+/// JSON form of a file of a profile.
 #[derive(Debug, Serialize)]
 struct PublishedFile<'a> {
     name: &'a str,
@@ -81,65 +83,67 @@ struct PublishedFile<'a> {
 
 impl Publish {
     pub async fn run(self, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let key = signing_key(self.key.as_deref())?;
-        let image_key = signing_key(self.image_key.as_deref())?;
-        let release = self.release(image_key.as_ref())?;
-        let registry = self.entry.open(&self.to)?;
+        let key = read_signing_key(self.key.as_deref())?;
+        let image_key = read_signing_key(self.image_key.as_deref())?;
+        let release = self.load_release(image_key.as_ref())?;
+        let registry = self.registry_options.open(&self.to)?;
         for remark in release.remarks() {
-            printer.note(&remark.to_string())?;
+            printer.print_note(&remark.to_string())?;
         }
         if !self.dry_run {
-            let prefix = &self.place.prefix;
-            let done = watched(printer, async |tell| {
+            let prefix = &self.prefix_option.prefix;
+            let done = with_progress(printer, async |progress| {
                 release
-                    .publish(&*registry, prefix, &self.branches, key.as_ref(), tell)
+                    .publish(&*registry, prefix, &self.branches, key.as_ref(), progress)
                     .await
             });
-            done.await?.map_err(|source| self.failed(source))?;
+            done.await?.map_err(|source| self.transfer_error(source))?;
         }
-        let published = self.published(&release, &*registry).await?;
-        self.show(&published, printer)
+        let published = self.build_report(&release, &*registry).await?;
+        self.print_report(&published, printer)
     }
 
-    /// What lies in the folder, checked.
-    fn release(&self, image_key: Option<&SigningKey>) -> Result<Release, Failure> {
-        let release = Release::of_folder(&self.dir, &self.revision);
+    /// Reads and checks the folder.
+    fn load_release(&self, image_key: Option<&SigningKey>) -> Result<Release, Failure> {
+        let release = Release::from_folder(&self.dir, &self.revision);
         let release = release.and_then(|release| match image_key {
-            Some(key) => release.signing_images(key),
+            Some(key) => release.sign_images(key),
             None => Ok(release),
         });
         let release = release.map_err(|findings| Failure::Findings {
             what: format!("{} cannot be published", self.dir.display()),
             findings: findings.iter().map(Finding::to_string).collect(),
         })?;
-        Ok(release.moving(self.moves))
+        Ok(release.with_allow_move(self.moves))
     }
 
-    fn failed(&self, source: MoveError) -> Failure {
-        Failure::Moving {
-            doing: format!("publish to {}", self.to),
+    fn transfer_error(&self, source: CopyError) -> Failure {
+        Failure::Transfer {
+            action: format!("publish to {}", self.to),
             source: Box::new(source),
         }
     }
 
-    /// What there is to say of the release, with what the registry has under its revision now.
-    async fn published<'a>(
+    /// Describes the release, with the current digests in the registry.
+    async fn build_report<'a>(
         &'a self,
         release: &'a Release,
         registry: &dyn Registry,
-    ) -> Result<Published<'a>, Failure> {
-        let tag: Tag = self.revision.parse().map_err(unusable(&self.to))?;
+    ) -> Result<PublishReport<'a>, Failure> {
+        let tag: Tag = self.revision.parse().map_err(registry_failure(&self.to))?;
         let mut profiles = Vec::new();
         for name in release.profiles() {
-            let repository = format!("{}{name}", self.place.prefix);
-            let repository: Repository = repository.parse().map_err(unusable(&self.to))?;
-            let at = At::Tag(tag.clone());
-            let there = registry.manifest(&repository, &at).await;
+            let repository = format!("{}{name}", self.prefix_option.prefix);
+            let repository: Repository = repository.parse().map_err(registry_failure(&self.to))?;
+            let at = ManifestRef::Tag(tag.clone());
+            let manifest = registry.manifest(&repository, &at).await;
             let own = release.files().filter(|(profile, ..)| *profile == name);
             profiles.push(PublishedProfile {
                 name,
                 repository: repository.to_string(),
-                digest: there.map_err(unusable(&self.to))?.map(|found| found.digest),
+                digest: manifest
+                    .map_err(registry_failure(&self.to))?
+                    .map(|manifest| manifest.digest),
                 files: own
                     .map(|(_, name, blob)| PublishedFile {
                         name,
@@ -149,7 +153,7 @@ impl Publish {
                     .collect(),
             });
         }
-        Ok(Published {
+        Ok(PublishReport {
             revision: &self.revision,
             registry: self.to.to_string(),
             dry_run: self.dry_run,
@@ -159,30 +163,34 @@ impl Publish {
         })
     }
 
-    fn show(&self, published: &Published<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    fn print_report(
+        &self,
+        published: &PublishReport<'_>,
+        printer: &mut Printer<'_>,
+    ) -> Result<(), Failure> {
         let row = |profile: &PublishedProfile<'_>| -> Vec<Cell> {
             let bytes = profile.files.iter().map(|file| file.size).sum();
-            let there = match profile.digest {
+            let digest = match profile.digest {
                 Some(digest) => digest.to_string(),
-                None => "not there yet".to_owned(),
+                None => "not published".to_owned(),
             };
             vec![
                 profile.name.into(),
                 profile.files.len().to_string().into(),
-                size(bytes).into(),
-                there.into(),
+                format_size(bytes).into(),
+                digest.into(),
             ]
         };
         let names: Vec<&str> = published.profiles.iter().map(|one| one.name).collect();
         let rows = published.profiles.iter().map(row).collect();
-        let header = &["PROFILE", "FILES", "SIZE", "IN THE REGISTRY"];
-        printer.rows(published, &names, header, rows)?;
+        let header = &["PROFILE", "FILES", "SIZE", "DIGEST"];
+        printer.print_rows(published, &names, header, rows)?;
         let (revision, to) = (&self.revision, &self.to);
-        let signed = if self.key.is_some() { ", signed" } else { "" };
-        printer.line(&if self.dry_run {
+        let signed = if self.key.is_some() { " (signed)" } else { "" };
+        printer.print_line(&if self.dry_run {
             format!("{revision} can be published to {to}; nothing was published")
         } else {
-            format!("{revision} is published to {to}{signed}")
+            format!("published {revision} to {to}{signed}")
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `evenkeel os settings`: what the project takes of a registry.
+//! `evenkeel os settings`: the registry and the profiles that a project uses.
 
 use clap::Args;
 use evenkeel_api::os_sync::{OsSettings, OsSettingsInput};
@@ -6,36 +6,38 @@ use serde_json::{Map, Value};
 
 use crate::Failure;
 use crate::client::Client;
-use crate::view::{Page, Printer};
+use crate::output::{DetailPage, Printer};
 
 const PATH: &str = "os-catalogue/settings";
 
-/// Show what the project takes of a registry, or change it; what is not named stays.
+/// Show or change which operating systems the project takes from a registry.
+///
+/// Options that are not given keep their values.
 #[derive(Debug, Args)]
-pub struct Settings {
-    /// The registry, by the name that the server knows it by.
+pub struct OsSettingsCommand {
+    /// Registry, by its name on the server.
     #[arg(long, value_name = "NAME")]
     registry: Option<String>,
-    /// Which revisions: one such as `0.3.1`, or `~0.3.1` for it and all later patches of 0.3.
+    /// Revisions to take: one such as `0.3.1`, or `~0.3.1` for it and later patches of 0.3.
     #[arg(long)]
     revision: Option<String>,
-    /// A profile to take; may be given more than once. Those that are not named are not taken any more.
+    /// Profile to take. Can be repeated; replaces the list of profiles.
     #[arg(long = "enable", value_name = "PROFILE")]
     enabled: Vec<String>,
-    /// The profile for nodes that nothing is said of.
+    /// Default profile, for nodes without a profile of their own.
     #[arg(long = "default", value_name = "PROFILE")]
     default_profile: Option<String>,
-    /// No profile for nodes that nothing is said of.
+    /// Remove the default profile.
     #[arg(long, conflicts_with = "default_profile")]
     no_default: bool,
-    /// Take everything as the server has it.
+    /// Reset all settings to the defaults of the server.
     #[arg(long, conflicts_with_all = ["registry", "revision", "enabled", "default_profile", "no_default"])]
     reset: bool,
 }
 
-impl Settings {
+impl OsSettingsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let change = self.change();
+        let change = self.build_patch();
         let settings: OsSettings = if self.reset {
             client.replace(PATH, &OsSettingsInput::default()).await?
         } else if change.is_empty() {
@@ -43,11 +45,11 @@ impl Settings {
         } else {
             client.patch(PATH, &change).await?
         };
-        show(&settings, client, printer)
+        print_settings(&settings, client, printer)
     }
 
-    /// What changes; what is not named stays.
-    fn change(&self) -> Map<String, Value> {
+    /// The fields to change.
+    fn build_patch(&self) -> Map<String, Value> {
         let mut change = Map::new();
         let default_profile = if self.no_default {
             Some(String::new())
@@ -68,34 +70,38 @@ impl Settings {
     }
 }
 
-fn show(settings: &OsSettings, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print_settings(
+    settings: &OsSettings,
+    client: &Client,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
     let effective = &settings.effective;
-    let said = |value: &str, is_own: bool| match (value, is_own) {
+    let annotate = |value: &str, is_own: bool| match (value, is_own) {
         ("", _) => String::new(),
         (value, true) => value.to_owned(),
-        (value, false) => format!("{value} (as the server has it)"),
+        (value, false) => format!("{value} (server default)"),
     };
     let profiles = effective.enabled_profiles.join(", ");
     let default_profile = effective.default_profile.as_str();
-    let mut page = Page::default();
+    let mut page = DetailPage::default();
     page.field("project", client.project())
         .field(
             "registry",
-            said(&effective.registry, settings.registry.is_some()),
+            annotate(&effective.registry, settings.registry.is_some()),
         )
         .field(
             "revision",
-            said(&effective.revision, settings.revision.is_some()),
+            annotate(&effective.revision, settings.revision.is_some()),
         )
         .field(
             "profiles",
-            said(&profiles, settings.enabled_profiles.is_some()),
+            annotate(&profiles, settings.enabled_profiles.is_some()),
         )
         .field(
             "default profile",
-            said(default_profile, settings.default_profile.is_some()),
+            annotate(default_profile, settings.default_profile.is_some()),
         )
-        .field_if("newest of it", &settings.default_os_id)
-        .field("the server knows", settings.registries.join(", "));
-    printer.page(settings, client.project(), &page)
+        .field_if("default os", &settings.default_os_id)
+        .field("registries", settings.registries.join(", "));
+    printer.print_page(settings, client.project(), &page)
 }

@@ -1,4 +1,4 @@
-//! `evenkeel os sync` and `sync-report`: what a registry has comes into the catalogue, and how that went.
+//! `evenkeel os sync` and `sync-report`: fills the catalog from a registry, and reports the result.
 
 use std::time::Duration;
 
@@ -7,70 +7,70 @@ use evenkeel_api::os_sync::{OsSync, OsSyncFinding, OsSyncOutcome, OsSyncReport, 
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
-use crate::time::{duration, show, show_option};
-use crate::view::{Cell, Page, Printer, Tone};
+use crate::output::{Cell, DetailPage, Printer, Tone};
+use crate::time::{format_optional_time, format_time, parse_duration};
 use crate::{Ending, Failure};
 
-const SYNC: &str = "os-catalogue/sync";
-const REPORT: &str = "os-catalogue/report";
+const SYNC_PATH: &str = "os-catalogue/sync";
+const REPORT_PATH: &str = "os-catalogue/report";
 
-/// Fetch what the registry of the project has now, and say how that went.
+/// Sync the catalog with the registry of the project, and show the result.
 ///
-/// Exits with 3 unless all that the project wants is there and good.
+/// Exits with status 3 unless all selected operating systems are available without findings.
 #[derive(Debug, Args)]
-pub struct Sync {
-    /// Ask for it, and do not wait.
+pub struct SyncCommand {
+    /// Request the sync, and do not wait for it.
     #[arg(long)]
     no_wait: bool,
-    /// Give up waiting after this long. What was asked for goes on.
-    #[arg(long, value_parser = duration, default_value = "10m", value_name = "SPAN", conflicts_with = "no_wait")]
+    /// Stop waiting after this time. The sync continues.
+    #[arg(long, value_parser = parse_duration, default_value = "10m", value_name = "DURATION", conflicts_with = "no_wait")]
     timeout: Duration,
-    /// How often to look.
-    #[arg(long, value_parser = duration, default_value = "1s", value_name = "SPAN", conflicts_with = "no_wait")]
+    /// Interval between status requests.
+    #[arg(long, value_parser = parse_duration, default_value = "1s", value_name = "DURATION", conflicts_with = "no_wait")]
     interval: Duration,
 }
 
-impl Sync {
+impl SyncCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-        let asked: OsSync = client
-            .post(SYNC, &serde_json::json!({}))
+        let accepted: OsSync = client
+            .post(SYNC_PATH, &serde_json::json!({}))
             .await
-            .map_err(nothing_wanted)?;
+            .map_err(explain_empty_selection)?;
         if self.no_wait {
-            let mut page = Page::default();
-            page.field("registry", asked.registry.clone())
-                .field("request", asked.request.to_string());
-            printer.page(&asked, &asked.request.to_string(), &page)?;
+            let mut page = DetailPage::default();
+            page.field("registry", accepted.registry.clone())
+                .field("request", accepted.request.to_string());
+            printer.print_page(&accepted, &accepted.request.to_string(), &page)?;
             return Ok(Ending::Done);
         }
         let deadline = Instant::now() + self.timeout;
-        let mut is_told = false;
+        let mut has_printed_note = false;
         loop {
-            let now: OsSync = client.get(SYNC).await?;
-            if now.done >= asked.request {
-                let report: OsSyncReport = client.get(REPORT).await?;
-                // It is written in the end. One of an earlier sync says nothing about this one.
-                if report.outcome.is_some() && report.request >= asked.request {
-                    printer.progress("")?;
-                    return end(&report, printer);
+            let now: OsSync = client.get(SYNC_PATH).await?;
+            if now.done >= accepted.request {
+                let report: OsSyncReport = client.get(REPORT_PATH).await?;
+                // The report is written last; ignore the report of an earlier sync.
+                if report.outcome.is_some() && report.request >= accepted.request {
+                    printer.show_progress("")?;
+                    return finish(&report, printer);
                 }
             }
             if let Some(before) = now.not_before.filter(|_| now.step == OsSyncStep::Idle)
-                && !is_told
+                && !has_printed_note
             {
-                is_told = true;
-                printer.note(&format!(
-                    "{} is not asked again before {}",
+                has_printed_note = true;
+                printer.print_note(&format!(
+                    "{} is not contacted before {}",
                     now.registry,
-                    show(before)
+                    format_time(before)
                 ))?;
             }
-            printer.progress(&doing(&now))?;
+            printer.show_progress(&describe_step(&now))?;
             if Instant::now() + self.interval > deadline {
-                printer.progress("")?;
+                printer.show_progress("")?;
                 return Err(Failure::usage_with(
-                    "the sync has not ended in the time that was given",
-                    "it goes on; `evenkeel os sync-report` says how the last one went, a longer --timeout waits for this one",
+                    "the sync has not ended within --timeout",
+                    "it continues; `evenkeel os sync-report` shows its result, and a longer --timeout waits for it",
                 ));
             }
             sleep(self.interval).await;
@@ -78,28 +78,28 @@ impl Sync {
     }
 }
 
-/// Says what to do where the project wants nothing.
-fn nothing_wanted(failure: Failure) -> Failure {
+/// Adds a hint to the error of a project that selects nothing.
+fn explain_empty_selection(failure: Failure) -> Failure {
     match failure {
         Failure::Refused { code, message, .. } if code == "FailedPrecondition" => {
             Failure::usage_with(
                 message,
-                "`evenkeel os settings` shows what is wanted and which registries there are; \
-                 --registry, --revision and --enable change it",
+                "`evenkeel os settings` shows the selection and the registries; change it with \
+                 --registry, --revision and --enable",
             )
         }
         failure => failure,
     }
 }
 
-/// How far a sync is, for people.
-fn doing(sync: &OsSync) -> String {
+/// Describes the progress of a sync.
+fn describe_step(sync: &OsSync) -> String {
     let what = match sync.step {
-        OsSyncStep::Idle => return "waiting for the sync to begin".to_owned(),
-        OsSyncStep::Listing => "asking which revisions there are",
+        OsSyncStep::Idle => return "waiting for the sync to start".to_owned(),
+        OsSyncStep::Listing => "listing revisions",
         OsSyncStep::Fetching => "fetching profiles",
-        OsSyncStep::Sides => "fetching lists of packages and vulnerabilities",
-        OsSyncStep::Applying => "bringing it into the projects",
+        OsSyncStep::Attachments => "fetching package lists and vulnerabilities",
+        OsSyncStep::Applying => "updating the projects",
     };
     match sync.total {
         0 => what.to_owned(),
@@ -107,58 +107,57 @@ fn doing(sync: &OsSync) -> String {
     }
 }
 
-fn end(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-    tell(report, printer)?;
-    Ok(Ending::of(report.outcome == Some(OsSyncOutcome::Good)))
+fn finish(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
+    print_report(report, printer)?;
+    Ok(Ending::from_checks(
+        report.outcome == Some(OsSyncOutcome::Succeeded),
+    ))
 }
 
-/// Shows how the last sync of the project went.
-///
-/// # Errors
-/// The server cannot be asked.
-pub async fn last(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let report: OsSyncReport = client.get(REPORT).await?;
-    tell(&report, printer)
+/// Prints the report of the last sync of the project.
+pub async fn print_last_report(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let report: OsSyncReport = client.get(REPORT_PATH).await?;
+    print_report(&report, printer)
 }
 
-fn tell(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print_report(report: &OsSyncReport, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let Some(outcome) = report.outcome else {
-        printer.line("there was no sync yet; `evenkeel os sync` asks for one")?;
-        return if printer.is_for_people() {
+        printer.print_line("no sync yet; `evenkeel os sync` starts one")?;
+        return if printer.is_human_readable() {
             Ok(())
         } else {
-            printer.page(report, "", &Page::default())
+            printer.print_page(report, "", &DetailPage::default())
         };
     };
-    let mut page = Page::default();
+    let mut page = DetailPage::default();
     page.field("registry", report.registry.clone())
         .field("revision", report.revision.clone())
-        .field("outcome", said(outcome))
+        .field("outcome", outcome_cell(outcome))
         .field_if("message", &report.message)
-        .field("began", show_option(report.started_at))
-        .field("ended", show_option(report.ended_at))
-        .field("new", report.made.to_string())
-        .field("brought up to date", report.refreshed.to_string())
-        .field("as before", report.same.to_string())
-        .field("not taken", report.refused.to_string())
+        .field("started", format_optional_time(report.started_at))
+        .field("ended", format_optional_time(report.ended_at))
+        .field("new", report.created.to_string())
+        .field("updated", report.refreshed.to_string())
+        .field("unchanged", report.unchanged.to_string())
+        .field("rejected", report.refused.to_string())
         .table(
-            "What was found:",
+            "Findings:",
             &["ARTEFACT", "FINDING", "MESSAGE", "OS", "SINCE"],
-            report.findings.iter().map(row).collect(),
+            report.findings.iter().map(finding_row).collect(),
         );
-    printer.page(report, outcome.as_str(), &page)
+    printer.print_page(report, outcome.as_str(), &page)
 }
 
-fn said(outcome: OsSyncOutcome) -> Cell {
+fn outcome_cell(outcome: OsSyncOutcome) -> Cell {
     let tone = match outcome {
-        OsSyncOutcome::Good => Tone::Good,
-        OsSyncOutcome::Partly => Tone::Busy,
+        OsSyncOutcome::Succeeded => Tone::Good,
+        OsSyncOutcome::Partial => Tone::Busy,
         OsSyncOutcome::Failed => Tone::Bad,
     };
     Cell::toned(outcome.as_str(), tone)
 }
 
-fn row(finding: &OsSyncFinding) -> Vec<Cell> {
+fn finding_row(finding: &OsSyncFinding) -> Vec<Cell> {
     let artefact = match finding.tag.as_str() {
         "" => finding.repository.clone(),
         tag => format!("{}:{tag}", finding.repository),
@@ -172,6 +171,6 @@ fn row(finding: &OsSyncFinding) -> Vec<Cell> {
         finding.kind.clone().into(),
         message.into(),
         finding.os_id.clone().into(),
-        show(finding.since).into(),
+        format_time(finding.since).into(),
     ]
 }

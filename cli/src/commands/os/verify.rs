@@ -1,165 +1,180 @@
-//! `evenkeel os verify`: whether what lies in a registry, a folder or a bundle is what it should be.
+//! `evenkeel os verify`: verifies the contents of a registry, a folder or a bundle.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use evenkeel_registry::copy::{files_of, finding_of, image_digest, title_of};
+use evenkeel_registry::copy::{file_title, files_repository, image_digest, to_finding};
 use evenkeel_registry::{
-    Address, At, Blob, Class, Digest, Finding, FindingKind, Got, Hasher, KeySet, Layer, Limits,
-    Manifest, Profile, Registry, RegistryError, Release, Repository, Tag, Verdict, Wanted, cves,
-    packages, profile,
+    Address, Blob, Digest, ErrorClass, Finding, FindingKind, Hasher, KeySet, Layer, Limits,
+    Manifest, ManifestRef, Profile, Registry, RegistryError, RegistryResult, Release, Repository,
+    RevisionSelector, Tag, Verdict, read_cves, read_packages, read_profile,
 };
 use futures_util::StreamExt as _;
 use serde::Serialize;
 
-use super::bundle::Unpacked;
-use super::entry::{Choice, Entry, profiles, text, unusable, wanted};
-use super::steps::watched;
-use crate::view::{Cell, Printer, Tone};
+use super::bundle::UnpackedBundle;
+use super::progress::with_progress;
+use super::registry_options::{
+    ProfileSelection, RegistryOptions, parse_revisions, read_text, registry_failure,
+    resolve_profiles,
+};
+use crate::output::{Cell, Printer, Tone};
 use crate::{Ending, Failure};
 
-/// As what a folder is checked that is to be published.
-const SOME_REVISION: &str = "0.0.0";
+/// Revision to check a folder with that has not been published yet.
+const PLACEHOLDER_REVISION: &str = "0.0.0";
 
-/// Say whether what lies in a registry, a bundle or a folder is what it should be: digests, profiles, documents, signatures.
+/// Verify a registry, a bundle or a folder: digests, profiles, documents and signatures.
 ///
-/// A folder with profiles is checked as `evenkeel os publish` does it. Exits with 3 if something is wrong.
+/// A folder with profiles is checked like `evenkeel os publish` does. Exits with status 3 if
+/// something is wrong.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// A registry (`https://HOST`, `http://HOST`, `oci:FOLDER`), a bundle, or a folder with profiles.
-    what: PathBuf,
-    /// Which revisions: one such as `0.3.1`, or `~0.3.1` for it and all later patches of 0.3 [default: all].
-    #[arg(long, value_parser = wanted)]
-    revision: Option<Wanted>,
-    /// A public key by one of which all must be signed; may be given more than once [default: nobody looks at signatures].
+    /// Registry (`https://HOST`, `http://HOST`, `oci:FOLDER`), bundle, or folder with profiles.
+    source: PathBuf,
+    /// Revisions to verify: one such as `0.3.1`, or `~0.3.1` for it and later patches of 0.3
+    /// [default: all].
+    #[arg(long, value_parser = parse_revisions)]
+    revision: Option<RevisionSelector>,
+    /// Public key; everything must be signed by one of the given keys. Can be repeated [default:
+    /// signatures are not verified].
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
     #[command(flatten)]
-    choice: Choice,
+    selection: ProfileSelection,
     #[command(flatten)]
-    entry: Entry,
+    registry_options: RegistryOptions,
 }
 
-/// One revision of a profile that was looked at, as programs read it.
+/// JSON form of a verified revision of a profile.
 #[derive(Debug, Serialize)]
-struct Looked {
+struct VerifiedRevision {
     repository: String,
     tag: String,
     digest: Option<Digest>,
-    /// Which key made the signature that is good.
+    /// ID of the key of the valid signature.
     key: Option<String>,
     findings: Vec<Finding>,
 }
 
 impl Verify {
     pub async fn run(self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-        let text = self.what.to_string_lossy();
+        let text = self.source.to_string_lossy();
         let is_address = ["https://", "http://", "oci:"];
         if is_address.iter().any(|begin| text.starts_with(begin)) {
             let at: Result<Address, RegistryError> = text.parse();
             let at = at.map_err(|error| Failure::usage(error.to_string()))?;
-            return self.registry(&at, printer).await;
+            return self.verify_registry(&at, printer).await;
         }
-        if self.what.join("oci-layout").is_file() {
-            let at = Address::Layout(self.what.clone());
-            return self.registry(&at, printer).await;
+        if self.source.join("oci-layout").is_file() {
+            let at = Address::Layout(self.source.clone());
+            return self.verify_registry(&at, printer).await;
         }
-        if self.what.is_dir() {
-            return self.folder(printer);
+        if self.source.is_dir() {
+            return self.verify_folder(printer);
         }
-        if self.what.is_file() {
-            let unpacked = Unpacked::of(&self.what, None)?;
-            return self.registry(&unpacked.address(), printer).await;
+        if self.source.is_file() {
+            let unpacked = UnpackedBundle::from_file(&self.source, None)?;
+            return self.verify_registry(&unpacked.address(), printer).await;
         }
         Err(Failure::usage_with(
-            format!("there is nothing at {text}"),
-            "name a registry such as https://registry.example or oci:FOLDER, a bundle, or a folder with profiles",
+            format!("{text} does not exist"),
+            "give a registry such as https://registry.example or oci:FOLDER, a bundle, or a folder with profiles",
         ))
     }
 
-    /// Looks at a folder that is to be published.
-    fn folder(&self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
+    /// Verifies a folder that has not been published yet.
+    fn verify_folder(&self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         let (names, findings): (Vec<String>, Vec<Finding>) =
-            match Release::of_folder(&self.what, SOME_REVISION) {
+            match Release::from_folder(&self.source, PLACEHOLDER_REVISION) {
                 Ok(release) => {
                     for remark in release.remarks() {
-                        printer.note(&remark.to_string())?;
+                        printer.print_note(&remark.to_string())?;
                     }
                     (release.profiles().map(str::to_owned).collect(), Vec::new())
                 }
                 Err(findings) => (Vec::new(), findings),
             };
         let ids: Vec<&str> = names.iter().map(String::as_str).collect();
-        let told = serde_json::json!({ "profiles": names, "findings": findings });
+        let report = serde_json::json!({ "profiles": names, "findings": findings });
         if findings.is_empty() {
             let rows = ids.iter().map(|name| vec![(*name).into()]).collect();
-            printer.rows(&told, &ids, &["CAN BE PUBLISHED"], rows)?;
+            printer.print_rows(&report, &ids, &["CAN BE PUBLISHED"], rows)?;
         } else {
             let row = |finding: &Finding| -> Vec<Cell> {
                 vec![finding.kind.name().into(), finding.to_string().into()]
             };
             let rows = findings.iter().map(row).collect();
-            printer.rows(&told, &ids, &["FINDING", "MESSAGE"], rows)?;
+            printer.print_rows(&report, &ids, &["FINDING", "MESSAGE"], rows)?;
         }
-        Ok(Ending::of(findings.is_empty()))
+        Ok(Ending::from_checks(findings.is_empty()))
     }
 
-    /// Looks at what lies in a registry.
-    async fn registry(&self, at: &Address, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-        let looking = Looking {
-            registry: &*self.entry.open(at)?,
+    /// Verifies the contents of a registry.
+    async fn verify_registry(
+        &self,
+        at: &Address,
+        printer: &mut Printer<'_>,
+    ) -> Result<Ending, Failure> {
+        let verifier = Verifier {
+            registry: &*self.registry_options.open(at)?,
             keys: self.key_set()?,
-            images: !self.choice.no_images,
+            images: !self.selection.no_images,
         };
         let mut all = Vec::new();
-        for name in profiles(&self.choice, at).await? {
-            let repository = format!("{}{name}", self.choice.place.prefix);
-            let repository: Repository = repository.parse().map_err(unusable(at))?;
-            let tags = looking.registry.tags(&repository).await;
-            let tags = tags.map_err(unusable(at))?.into_iter();
-            let tags = tags.filter(|tag| self.is_meant(tag));
+        for name in resolve_profiles(&self.selection, at).await? {
+            let repository = format!("{}{name}", self.selection.prefix_option.prefix);
+            let repository: Repository = repository.parse().map_err(registry_failure(at))?;
+            let tags = verifier.registry.tags(&repository).await;
+            let tags = tags.map_err(registry_failure(at))?.into_iter();
+            let tags = tags.filter(|tag| self.is_selected(tag));
             all.extend(tags.map(|tag| (repository.clone(), tag)));
         }
         if all.is_empty() {
             return Err(Failure::usage_with(
-                format!("there is nothing in {at} that fits"),
-                "look at --profile, --revision and --prefix",
+                format!("{at} has nothing that matches"),
+                "check --profile, --revision and --prefix",
             ));
         }
-        let looked = watched(printer, async |tell| {
-            let mut looked = Vec::new();
+        let results = with_progress(printer, async |progress| {
+            let mut results = Vec::new();
             let of = all.len() as u64;
             for (done, (repository, tag)) in (0..).zip(&all) {
-                tell.step(&format!("{repository}:{tag}"), done, of);
-                looked.push(looking.at(repository, tag).await?);
+                progress.report(&format!("{repository}:{tag}"), done, of);
+                results.push(verifier.verify_tag(repository, tag).await?);
             }
-            Got::Ok(looked)
+            RegistryResult::Ok(results)
         });
-        let looked = looked.await?.map_err(unusable(at))?;
-        show(&looked, !self.keys.is_empty(), printer)
+        let results = results.await?.map_err(registry_failure(at))?;
+        print_results(&results, !self.keys.is_empty(), printer)
     }
 
     fn key_set(&self) -> Result<KeySet, Failure> {
-        let pems: Result<Vec<String>, Failure> = self.keys.iter().map(|file| text(file)).collect();
+        let pems: Result<Vec<String>, Failure> =
+            self.keys.iter().map(|file| read_text(file)).collect();
         KeySet::read(&pems?).map_err(|finding| Failure::Findings {
             what: "the keys cannot be used".to_owned(),
             findings: vec![finding.to_string()],
         })
     }
 
-    /// Whether a tag is a revision or a branch that is asked for, and no signature.
-    fn is_meant(&self, tag: &Tag) -> bool {
+    /// Whether a tag is a selected revision or branch, and not a signature.
+    fn is_selected(&self, tag: &Tag) -> bool {
         let is_signature = tag.as_str().starts_with("sha256-");
-        let is_wanted = self
+        let is_in_range = self
             .revision
             .as_ref()
-            .is_none_or(|wanted| wanted.admits(tag.as_str()));
-        !is_signature && is_wanted
+            .is_none_or(|selector| selector.admits(tag.as_str()));
+        !is_signature && is_in_range
     }
 }
 
-fn show(looked: &[Looked], are_judged: bool, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-    let row = |one: &Looked| -> Vec<Cell> {
+fn print_results(
+    results: &[VerifiedRevision],
+    checks_signatures: bool,
+    printer: &mut Printer<'_>,
+) -> Result<Ending, Failure> {
+    let row = |one: &VerifiedRevision| -> Vec<Cell> {
         let state = match one.findings.len() {
             0 => Cell::toned("good", Tone::Good),
             1 => Cell::toned("1 finding", Tone::Bad),
@@ -167,8 +182,8 @@ fn show(looked: &[Looked], are_judged: bool, printer: &mut Printer<'_>) -> Resul
         };
         let signed = match &one.key {
             Some(key) => format!("by {}", key.get(..16).unwrap_or(key)),
-            None if are_judged => "no".to_owned(),
-            None => "nobody looked".to_owned(),
+            None if checks_signatures => "no".to_owned(),
+            None => "not checked".to_owned(),
         };
         vec![
             one.repository.clone().into(),
@@ -180,88 +195,97 @@ fn show(looked: &[Looked], are_judged: bool, printer: &mut Printer<'_>) -> Resul
                 .into(),
         ]
     };
-    let names: Vec<&str> = looked.iter().map(|one| one.repository.as_str()).collect();
+    let names: Vec<&str> = results.iter().map(|one| one.repository.as_str()).collect();
     let header = &["REPOSITORY", "TAG", "STATE", "SIGNED", "DIGEST"];
-    printer.rows(&looked, &names, header, looked.iter().map(row).collect())?;
-    for one in looked {
+    printer.print_rows(&results, &names, header, results.iter().map(row).collect())?;
+    for one in results {
         for finding in &one.findings {
             let (repository, tag, kind) = (&one.repository, &one.tag, finding.kind);
-            printer.line(&format!("{repository}:{tag}: {kind}: {finding}"))?;
+            printer.print_line(&format!("{repository}:{tag}: {kind}: {finding}"))?;
         }
     }
-    Ok(Ending::of(looked.iter().all(|one| one.findings.is_empty())))
+    Ok(Ending::from_checks(
+        results.iter().all(|one| one.findings.is_empty()),
+    ))
 }
 
-/// Looks at one thing after the other.
-struct Looking<'a> {
+/// Verifies the contents of a registry, revision by revision.
+struct Verifier<'a> {
     registry: &'a dyn Registry,
     keys: KeySet,
-    /// Whether images are read.
+    /// Whether to verify images.
     images: bool,
 }
 
-impl Looking<'_> {
-    /// Looks at a revision of a profile, and at its files.
-    async fn at(&self, repository: &Repository, tag: &Tag) -> Got<Looked> {
-        let mut looked = Looked {
+impl Verifier<'_> {
+    /// Verifies a revision of a profile and its files.
+    async fn verify_tag(
+        &self,
+        repository: &Repository,
+        tag: &Tag,
+    ) -> RegistryResult<VerifiedRevision> {
+        let mut result = VerifiedRevision {
             repository: repository.to_string(),
             tag: tag.to_string(),
             digest: None,
             key: None,
             findings: Vec::new(),
         };
-        let found = &mut looked.findings;
-        let Some(manifest) = own(self.manifest(repository, tag).await, found)? else {
-            return Ok(looked);
+        let findings = &mut result.findings;
+        let Some(manifest) = record_finding(self.manifest(repository, tag).await, findings)? else {
+            return Ok(result);
         };
-        looked.digest = Some(manifest.digest);
-        looked.key = self.judge(repository, &manifest, tag, found).await?;
-        let read = own(self.profile(repository, &manifest).await, found)?;
-        let read = match read {
-            Some(Ok(read)) => read,
+        result.digest = Some(manifest.digest);
+        result.key = self
+            .check_signature(repository, &manifest, tag, findings)
+            .await?;
+        let profile = record_finding(self.read_profile(repository, &manifest).await, findings)?;
+        let profile = match profile {
+            Some(Ok(profile)) => profile,
             Some(Err(finding)) => {
-                found.push(finding);
-                return Ok(looked);
+                findings.push(finding);
+                return Ok(result);
             }
-            None => return Ok(looked),
+            None => return Ok(result),
         };
-        let files = files_of(repository)?;
-        let at = At::Tag(tag.clone());
-        // Files need not be there: they may lie beside the registry.
-        let there = match self.registry.manifest(&files, &at).await {
+        let files = files_repository(repository)?;
+        let at = ManifestRef::Tag(tag.clone());
+        // The files repository is optional: files may be outside of the registry.
+        let files_manifest = match self.registry.manifest(&files, &at).await {
             Err(RegistryError::Denied) => None,
-            there => own(there, found)?.flatten(),
+            files_manifest => record_finding(files_manifest, findings)?.flatten(),
         };
-        if let Some(there) = there {
-            self.judge(&files, &there, tag, found).await?;
-            for layer in &there.layers {
-                let mut of_file = Vec::new();
-                let checked = self.file(&files, layer, &read).await;
-                let wrong = own(checked, &mut of_file)?.flatten();
-                of_file.extend(wrong);
-                found.extend(of_file.into_iter().map(|finding| Finding {
+        if let Some(files_manifest) = files_manifest {
+            self.check_signature(&files, &files_manifest, tag, findings)
+                .await?;
+            for layer in &files_manifest.layers {
+                let mut file_findings = Vec::new();
+                let checked = self.check_file(&files, layer, &profile).await;
+                let wrong = record_finding(checked, &mut file_findings)?.flatten();
+                file_findings.extend(wrong);
+                findings.extend(file_findings.into_iter().map(|finding| Finding {
                     field: layer.title.clone(),
                     ..finding
                 }));
             }
         }
-        Ok(looked)
+        Ok(result)
     }
 
-    async fn manifest(&self, repository: &Repository, tag: &Tag) -> Got<Manifest> {
+    async fn manifest(&self, repository: &Repository, tag: &Tag) -> RegistryResult<Manifest> {
         let manifest = self
             .registry
-            .manifest(repository, &At::Tag(tag.clone()))
+            .manifest(repository, &ManifestRef::Tag(tag.clone()))
             .await?;
-        manifest.ok_or(RegistryError::NotThere)
+        manifest.ok_or(RegistryError::NotFound)
     }
 
-    /// The profile of a manifest, or what is wrong with it.
-    async fn profile(
+    /// Reads the profile of a manifest, or returns the finding.
+    async fn read_profile(
         &self,
         repository: &Repository,
         manifest: &Manifest,
-    ) -> Got<Result<Profile, Finding>> {
+    ) -> RegistryResult<Result<Profile, Finding>> {
         let Some(layer) = manifest.layers.first() else {
             let finding = Finding::new(FindingKind::NotAProfile, "it has no layer");
             return Ok(Err(finding));
@@ -272,72 +296,88 @@ impl Looking<'_> {
                 "its layer has no title",
             )));
         };
-        let limit = Limits::default().profile;
-        let yaml = self.registry.small(repository, &layer.blob, limit).await?;
-        Ok(profile(title, &yaml))
+        let limit = Limits::default().profile_bytes;
+        let yaml = self.registry.blob(repository, &layer.blob, limit).await?;
+        Ok(read_profile(title, &yaml))
     }
 
-    /// Which key signed something. Says so if none did that counts.
-    async fn judge(
+    /// Returns the key that signed a manifest. Adds a finding if there is no valid signature.
+    async fn check_signature(
         &self,
         repository: &Repository,
         manifest: &Manifest,
         tag: &Tag,
-        found: &mut Vec<Finding>,
-    ) -> Got<Option<String>> {
+        findings: &mut Vec<Finding>,
+    ) -> RegistryResult<Option<String>> {
         if self.keys.is_empty() {
             return Ok(None);
         }
         let digest = &manifest.digest;
         let verdict = self
             .keys
-            .judge(self.registry, repository, digest, tag.as_str());
+            .verify(self.registry, repository, digest, tag.as_str());
         let (kind, why) = match verdict.await? {
             Verdict::Good(signature) => return Ok(Some(signature.key)),
-            Verdict::Unsigned => (FindingKind::Unsigned, "nobody signed it".to_owned()),
+            Verdict::Unsigned => (FindingKind::Unsigned, "it has no signature".to_owned()),
             Verdict::Bad(why) => (FindingKind::BadSignature, why),
         };
-        found.push(Finding::new(kind, format!("{repository}: {why}")));
+        findings.push(Finding::new(kind, format!("{repository}: {why}")));
         Ok(None)
     }
 
-    /// What is wrong with a file of a profile.
-    async fn file(&self, files: &Repository, layer: &Layer, of: &Profile) -> Got<Option<Finding>> {
+    /// Returns what is wrong with a file of a profile.
+    async fn check_file(
+        &self,
+        files: &Repository,
+        layer: &Layer,
+        of: &Profile,
+    ) -> RegistryResult<Option<Finding>> {
         let limits = Limits::default();
         let title = layer.title.as_deref().unwrap_or_default();
-        if title == title_of(&of.spec.image_url) {
-            return self.image(files, &layer.blob, of).await;
+        if title == file_title(&of.spec.image_url) {
+            return self.check_image(files, &layer.blob, of).await;
         }
-        if title == title_of(&of.manifest_url) {
+        if title == file_title(&of.manifest_url) {
             let content = self
                 .registry
-                .small(files, &layer.blob, limits.packages)
+                .blob(files, &layer.blob, limits.packages_bytes)
                 .await?;
-            return Ok(packages(&content).err());
+            return Ok(read_packages(&content).err());
         }
         let documents = [&of.spec.existing_cves_url, &of.spec.fixed_cves_url];
-        if documents.iter().any(|url| title == title_of(url)) {
-            let content = self.registry.small(files, &layer.blob, limits.cves).await?;
-            return Ok(cves(&content, None).err());
+        if documents.iter().any(|url| title == file_title(url)) {
+            let content = self
+                .registry
+                .blob(files, &layer.blob, limits.cves_bytes)
+                .await?;
+            return Ok(read_cves(&content, None).err());
         }
-        self.whole(files, &layer.blob).await.map(|()| None)
+        self.check_blob(files, &layer.blob).await.map(|()| None)
     }
 
-    async fn image(&self, files: &Repository, blob: &Blob, of: &Profile) -> Got<Option<Finding>> {
+    async fn check_image(
+        &self,
+        files: &Repository,
+        blob: &Blob,
+        of: &Profile,
+    ) -> RegistryResult<Option<Finding>> {
         match image_digest(&of.spec.sha256) {
-            Some(said) if said != blob.digest => {
-                let why = format!("the profile says {said}, and here is {}", blob.digest);
+            Some(expected) if expected != blob.digest => {
+                let why = format!(
+                    "the profile has digest {expected}, the registry has {}",
+                    blob.digest
+                );
                 Ok(Some(Finding::new(FindingKind::WrongDigest, why)))
             }
-            _ if self.images => self.whole(files, blob).await.map(|()| None),
+            _ if self.images => self.check_blob(files, blob).await.map(|()| None),
             _ => Ok(None),
         }
     }
 
-    /// Reads the whole of something, which must be what it is called.
-    async fn whole(&self, files: &Repository, blob: &Blob) -> Got<()> {
+    /// Reads a whole blob and checks its length and digest.
+    async fn check_blob(&self, files: &Repository, blob: &Blob) -> RegistryResult<()> {
         let (mut hasher, mut length) = (Hasher::default(), 0);
-        let mut pieces = self.registry.open(files, blob, 0).await?;
+        let mut pieces = self.registry.open_blob(files, blob, 0).await?;
         while let Some(piece) = pieces.next().await {
             let piece = piece?;
             length += piece.len() as u64;
@@ -346,21 +386,24 @@ impl Looking<'_> {
             }
             hasher.update(&piece);
         }
-        let (said, found) = (blob.digest, hasher.finish());
-        if said == found && length == blob.size {
+        let (expected, actual) = (blob.digest, hasher.finish());
+        if expected == actual && length == blob.size {
             Ok(())
         } else {
-            Err(RegistryError::WrongDigest { said, found })
+            Err(RegistryError::WrongDigest { expected, actual })
         }
     }
 }
 
-/// What was got; none and a finding where something is wrong with the thing itself.
-fn own<T>(got: Got<T>, found: &mut Vec<Finding>) -> Got<Option<T>> {
+/// Separates permanent errors, which become findings, from temporary ones.
+fn record_finding<T>(
+    got: RegistryResult<T>,
+    findings: &mut Vec<Finding>,
+) -> RegistryResult<Option<T>> {
     match got {
         Ok(got) => Ok(Some(got)),
-        Err(error) if error.class() == Class::Lasting => {
-            found.push(finding_of(&error));
+        Err(error) if error.class() == ErrorClass::Permanent => {
+            findings.push(to_finding(&error));
             Ok(None)
         }
         Err(error) => Err(error),

@@ -1,102 +1,104 @@
-//! How packages and images may be brought to what a policy wishes for: as options, and in words.
+//! Update rules for packages and images: command line options, and their descriptions.
 
 use clap::{Args, ValueEnum};
 use evenkeel_api::policy::{
     ImageRules, ImageRulesInput, PackageRules, PackageRulesInput, RebootRule, ServiceRule,
 };
 
-/// How packages may be brought to what a policy wishes for.
+/// Rules for package updates.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Rules for packages")]
-pub struct RuleOptions {
-    /// Only what comes from this suite or codename, such as `bookworm-security`. May be given again.
+#[command(next_help_heading = "Package rules")]
+pub struct PackageRuleOptions {
+    /// Update only packages from this suite or codename, such as `bookworm-security`. Can be repeated.
     #[arg(long = "suite", value_name = "SUITE", conflicts_with = "target_os")]
     suites: Vec<String>,
-    /// Leave packages with this name as they are; `*` stands for any letters, `?` for one. May be given again.
+    /// Do not update packages that match this pattern (`*` and `?` are wildcards). Can be repeated.
     #[arg(long, value_name = "PATTERN", conflicts_with = "target_os")]
     exclude: Vec<String>,
-    /// Only versions that the server first heard of so many days ago.
+    /// Install only versions that the server has known for at least this number of days.
     #[arg(long, value_name = "N", conflicts_with = "target_os")]
     min_age_days: Option<u32>,
-    /// Packages may be removed for it.
+    /// Allow packages to be removed.
     #[arg(long, conflicts_with = "target_os")]
     allow_removals: bool,
-    /// Whether a node reboots after an update [default: if-required].
+    /// When to reboot after an update [default: if-required].
     #[arg(long, value_enum, conflicts_with = "target_os")]
-    reboot: Option<Reboot>,
-    /// Restart services that still run what was replaced.
+    reboot: Option<RebootOption>,
+    /// Restart services that still use replaced files.
     #[arg(long, conflicts_with = "target_os")]
     restart_services: bool,
-    /// The most bytes that a node fetches in a second, such as `500K` or `2M` (times 1024) [default: no limit].
-    #[arg(long, value_name = "BYTES", value_parser = rate, conflicts_with = "target_os")]
+    /// Maximum download rate of a node in bytes per second, such as `500K` or `2M` (units of 1024)
+    /// [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "target_os")]
     download_rate: Option<u64>,
 }
 
-/// How an image may be brought to what a policy wishes for.
+/// Rules for image updates.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Rules for images")]
+#[command(next_help_heading = "Image rules")]
 #[expect(
     clippy::struct_field_names,
-    reason = "they are called as the options are"
+    reason = "the fields are named like their options"
 )]
 pub struct ImageRuleOptions {
-    /// The most bytes of an image that a node fetches in a second, such as `500K` or `2M` (times 1024) [default: no limit].
-    #[arg(long, value_name = "BYTES", value_parser = rate, conflicts_with_all = ["packages", "sources"])]
+    /// Maximum download rate for images in bytes per second, such as `500K` or `2M` (units of 1024)
+    /// [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with_all = ["packages", "sources"])]
     image_download_rate: Option<u64>,
-    /// The most bytes that an image may have as it is fetched, such as `4G` [default: no limit].
-    #[arg(long, value_name = "BYTES", value_parser = rate, conflicts_with_all = ["packages", "sources"])]
+    /// Maximum size of a downloaded image in bytes, such as `4G` [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with_all = ["packages", "sources"])]
     image_max_size: Option<u64>,
-    /// How often the download of an image may fail in a row [default: 5].
+    /// Maximum number of consecutive failed downloads of an image [default: 5].
     #[arg(long, value_name = "N", conflicts_with_all = ["packages", "sources"])]
     image_attempts: Option<u32>,
 }
 
 impl ImageRuleOptions {
-    /// The rules that were given; none if there are none.
+    /// The rules, or none if all have their defaults.
     pub fn input(self) -> Option<ImageRulesInput> {
-        let given = ImageRulesInput {
+        let input = ImageRulesInput {
             download_bytes_per_second: self.image_download_rate.unwrap_or_default(),
             max_bytes: self.image_max_size.unwrap_or_default(),
             attempts: self.image_attempts.unwrap_or_default(),
         };
-        (given != ImageRulesInput::default()).then_some(given)
+        (input != ImageRulesInput::default()).then_some(input)
     }
 }
 
-/// Whether a node reboots.
+/// When a node reboots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Reboot {
-    /// If the update asks for it, and while the window is open.
+enum RebootOption {
+    /// If the update requires it and the window is open.
     IfRequired,
-    /// Not by itself: somebody else sees to it.
+    /// Never; reboots are left to the owner of the node.
     Never,
 }
 
-impl RuleOptions {
-    /// The rules that were given; none if there are none.
+impl PackageRuleOptions {
+    /// The rules, or none if all have their defaults.
     pub fn input(self) -> Option<PackageRulesInput> {
-        let given = PackageRulesInput {
+        let input = PackageRulesInput {
             suites: self.suites,
             exclude: self.exclude,
             min_age_days: self.min_age_days.unwrap_or_default(),
             allow_removals: self.allow_removals,
             reboot: match self.reboot {
-                None | Some(Reboot::IfRequired) => RebootRule::IfRequired,
-                Some(Reboot::Never) => RebootRule::Never,
+                None | Some(RebootOption::IfRequired) => RebootRule::IfRequired,
+                Some(RebootOption::Never) => RebootRule::Never,
             },
             services: if self.restart_services {
                 ServiceRule::Restart
             } else {
-                ServiceRule::Leave
+                ServiceRule::KeepRunning
             },
             download_bytes_per_second: self.download_rate.unwrap_or_default(),
         };
-        (given != PackageRulesInput::default()).then_some(given)
+        (input != PackageRulesInput::default()).then_some(input)
     }
 }
 
-/// Reads a number of bytes such as `500K`.
-fn rate(text: &str) -> Result<u64, String> {
+/// Parses a number of bytes such as `500K`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().next_back() {
         Some((end, 'K')) => (text.get(..end), 1 << 10),
         Some((end, 'M')) => (text.get(..end), 1 << 20),
@@ -111,19 +113,17 @@ fn rate(text: &str) -> Result<u64, String> {
         })
 }
 
-/// The rules for images that are not the usual ones, each in a few words.
-pub fn words_of_images(rules: &ImageRules) -> Vec<String> {
+/// Describes the image rules that differ from the defaults.
+pub fn describe_image_rules(rules: &ImageRules) -> Vec<String> {
     let rate = rules.download_bytes_per_second;
     let (size, attempts) = (rules.max_bytes, rules.attempts);
     [
-        (rate > 0).then(|| format!("an image at most {rate} bytes a second")),
-        (size > 0).then(|| format!("no image of more than {size} bytes")),
+        (rate > 0).then(|| format!("download images at {rate} bytes per second at most")),
+        (size > 0).then(|| format!("no images larger than {size} bytes")),
         match attempts {
             0 => None,
-            1 => Some("no second attempt to fetch an image".to_owned()),
-            more => Some(format!(
-                "at most {more} attempts in a row to fetch an image"
-            )),
+            1 => Some("no retry of a failed image download".to_owned()),
+            more => Some(format!("at most {more} consecutive failed image downloads")),
         },
     ]
     .into_iter()
@@ -131,34 +131,34 @@ pub fn words_of_images(rules: &ImageRules) -> Vec<String> {
     .collect()
 }
 
-/// The rules for packages that are not the usual ones, each in a few words.
-pub fn words(rules: &PackageRules) -> Vec<String> {
-    let mut words = Vec::new();
+/// Describes the package rules that differ from the defaults.
+pub fn describe_package_rules(rules: &PackageRules) -> Vec<String> {
+    let mut descriptions = Vec::new();
     if !rules.suites.is_empty() {
-        words.push(format!("only from {}", rules.suites.join(", ")));
+        descriptions.push(format!("only from {}", rules.suites.join(", ")));
     }
     if !rules.exclude.is_empty() {
-        words.push(format!("without {}", rules.exclude.join(", ")));
+        descriptions.push(format!("without {}", rules.exclude.join(", ")));
     }
     match rules.min_age_days {
         0 => (),
-        1 => words.push("only versions that are known for a day".to_owned()),
-        days => words.push(format!("only versions that are known for {days} days")),
+        1 => descriptions.push("only versions known for at least 1 day".to_owned()),
+        days => descriptions.push(format!("only versions known for at least {days} days")),
     }
     if rules.allow_removals {
-        words.push("packages may be removed".to_owned());
+        descriptions.push("packages may be removed".to_owned());
     }
     if rules.reboot == RebootRule::Never {
-        words.push("no reboot".to_owned());
+        descriptions.push("no reboot".to_owned());
     }
     if rules.services == ServiceRule::Restart {
-        words.push("services that run what was replaced are restarted".to_owned());
+        descriptions.push("restart services that use replaced files".to_owned());
     }
     if rules.download_bytes_per_second > 0 {
         let bytes = rules.download_bytes_per_second;
-        words.push(format!("at most {bytes} bytes a second"));
+        descriptions.push(format!("download at {bytes} bytes per second at most"));
     }
-    words
+    descriptions
 }
 
 #[cfg(test)]
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_number_of_bytes() {
-        assert_eq!(rate("1024"), Ok(1_024));
-        assert_eq!(rate("500K"), Ok(512_000));
-        assert_eq!(rate("2M"), Ok(2_097_152));
-        assert_eq!(rate("1G"), Ok(1 << 30));
+        assert_eq!(parse_bytes("1024"), Ok(1_024));
+        assert_eq!(parse_bytes("500K"), Ok(512_000));
+        assert_eq!(parse_bytes("2M"), Ok(2_097_152));
+        assert_eq!(parse_bytes("1G"), Ok(1 << 30));
         for bad in ["", "K", "2m", "-1", "2MB", "18446744073709551615K", "ä"] {
-            assert!(rate(bad).is_err(), "{bad:?}");
+            assert!(parse_bytes(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `evenkeel run watch`: follows a run until it has ended.
+//! `evenkeel run watch`: watches a run until it ends.
 
 use std::time::Duration;
 
@@ -7,103 +7,106 @@ use evenkeel_api::decision::Decision;
 use evenkeel_api::update_run::{OsUpdateRun, RunEvent};
 use tokio::time::{Instant, sleep};
 
-use super::{account, of_instance};
+use super::{list_runs, report};
 use crate::client::Client;
 use crate::commands::instance;
+use crate::output::Printer;
 use crate::resource::{self, Resource};
-use crate::time::{duration, show};
-use crate::view::Printer;
+use crate::time::{format_time, parse_duration};
 use crate::{Ending, Failure};
 
-/// Follow a run until it has ended.
+/// Watch a run until it ends.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["run", "host"]))]
 pub struct Watch {
-    /// The run's id or name.
+    /// ID or name of the run.
     run: Option<String>,
-    /// Follow the open run of this host, by its id or name, or wait for the next one.
+    /// Watch the open run of this host (ID or name), or wait for its next run.
     #[arg(long)]
     host: Option<String>,
-    /// Give up after this long [default: never].
-    #[arg(long, value_parser = duration, value_name = "SPAN")]
+    /// Stop watching after this time [default: never].
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     timeout: Option<Duration>,
-    /// How often to look.
-    #[arg(long, value_parser = duration, default_value = "1s", value_name = "SPAN")]
+    /// Interval between status requests.
+    #[arg(long, value_parser = parse_duration, default_value = "1s", value_name = "DURATION")]
     interval: Duration,
 }
 
 impl Watch {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        let pace = Pace {
+        let poll_loop = PollLoop {
             interval: self.interval,
             deadline,
         };
         let id = match (&self.run, &self.host) {
-            (Some(run), _) => resource::id_of::<OsUpdateRun>(client, run).await?,
-            (None, Some(host)) => pace.wait_for_run(client, host, printer).await?,
-            (None, None) => return Err(Failure::usage("say which run or which host to watch")),
+            (Some(run), _) => resource::resolve_id::<OsUpdateRun>(client, run).await?,
+            (None, Some(host)) => poll_loop.wait_for_run(client, host, printer).await?,
+            (None, None) => return Err(Failure::usage("name the run or the host to watch")),
         };
-        let run = pace.follow(client, &id, printer).await?;
-        summarise(&run, printer)
+        let run = poll_loop.follow(client, &id, printer).await?;
+        print_summary(&run, printer)
     }
 }
 
-/// How often to look, and how long.
-struct Pace {
+/// Interval and deadline of polling.
+struct PollLoop {
     interval: Duration,
     deadline: Option<Instant>,
 }
 
-impl Pace {
-    async fn pause(&self) -> Result<(), Failure> {
+impl PollLoop {
+    async fn wait(&self) -> Result<(), Failure> {
         if self
             .deadline
             .is_some_and(|deadline| Instant::now() + self.interval > deadline)
         {
             return Err(Failure::usage_with(
-                "the run has not ended in the time that was given",
-                "it goes on without being watched; give a longer --timeout to see its end",
+                "the run has not ended within --timeout",
+                "it continues; use a longer --timeout to watch its end",
             ));
         }
         sleep(self.interval).await;
         Ok(())
     }
 
-    /// The id of the open run of a host, else of the next one, which may be short.
+    /// ID of the open run of a host, else of its next run, which may already have ended.
     async fn wait_for_run(
         &self,
         client: &Client,
         host: &str,
         printer: &mut Printer<'_>,
     ) -> Result<String, Failure> {
-        let (_, instance) = instance::of_host(client, host).await?;
-        let before = of_instance(client, &instance).await?;
+        let (_, instance) = instance::find_host_and_instance(client, host).await?;
+        let before = list_runs(client, &instance).await?;
         if let Some(open) = before.iter().find(|run| !run.has_ended()) {
             return Ok(open.resource_id.clone());
         }
-        let mut said = String::new();
+        let mut last_reason = String::new();
         loop {
-            let runs = of_instance(client, &instance).await?;
+            let runs = list_runs(client, &instance).await?;
             let is_new =
                 |run: &&OsUpdateRun| before.iter().all(|old| old.resource_id != run.resource_id);
-            // The list is latest first, and the first of several new ones is followed.
+            // Runs are sorted latest first; follow the oldest new one.
             if let Some(new) = runs.iter().rfind(is_new) {
                 return Ok(new.resource_id.clone());
             }
-            if printer.is_for_people() {
+            if printer.is_human_readable() {
                 let path = format!("compute/instances/{instance}/decision");
                 let decision: Decision = client.get(&path).await?;
-                if decision.reason.text != said {
-                    said = decision.reason.text;
-                    printer.line(&format!("{}  waiting: {said}", show(decision.time)))?;
+                if decision.reason.text != last_reason {
+                    last_reason = decision.reason.text;
+                    printer.print_line(&format!(
+                        "{}  waiting: {last_reason}",
+                        format_time(decision.time)
+                    ))?;
                 }
             }
-            self.pause().await?;
+            self.wait().await?;
         }
     }
 
-    /// Prints what happens to a run until it has ended.
+    /// Prints the events of a run until it ends.
     async fn follow(
         &self,
         client: &Client,
@@ -111,67 +114,67 @@ impl Pace {
         printer: &mut Printer<'_>,
     ) -> Result<OsUpdateRun, Failure> {
         let path = format!("{}/{id}", OsUpdateRun::PATH);
-        let mut shown = None;
+        let mut shown_events = None;
         loop {
             let run: OsUpdateRun = match client.get(&path).await {
                 Err(error) if error.is_not_found() => {
-                    return Err(resource::nothing::<OsUpdateRun>(id));
+                    return Err(resource::not_found::<OsUpdateRun>(id));
                 }
                 other => other?,
             };
-            if shown.is_none() {
-                printer.line(&format!("run {id} on {}", super::host(&run)))?;
+            if shown_events.is_none() {
+                printer.print_line(&format!("run {id} on {}", super::host_label(&run)))?;
             }
-            for event in run.events.iter().skip(shown.unwrap_or(0)) {
-                printer.line(&line(event))?;
+            for event in run.events.iter().skip(shown_events.unwrap_or(0)) {
+                printer.print_line(&event_line(event))?;
             }
-            shown = Some(run.events.len());
+            shown_events = Some(run.events.len());
             if run.has_ended() {
                 return Ok(run);
             }
-            self.pause().await?;
+            self.wait().await?;
         }
     }
 }
 
-fn line(event: &RunEvent) -> String {
+fn event_line(event: &RunEvent) -> String {
     let detail = event.detail.lines().next().unwrap_or_default();
     let text = format!(
         "{}  {:<16} {:<12} {detail}",
-        show(event.time),
+        format_time(event.time),
         event.event,
         event.state
     );
     text.trim_end().to_owned()
 }
 
-fn summarise(run: &OsUpdateRun, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
-    if printer.is_for_people() {
+fn print_summary(run: &OsUpdateRun, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
+    if printer.is_human_readable() {
         for package in &run.packages {
-            let shown = |version: &str| {
+            let or_none = |version: &str| {
                 if version.is_empty() {
                     "none".to_owned()
                 } else {
                     version.to_owned()
                 }
             };
-            let (before, after) = (shown(&package.before), shown(&package.after));
-            printer.line(&format!(
+            let (before, after) = (or_none(&package.before), or_none(&package.after));
+            printer.print_line(&format!(
                 "  {} {before} -> {after} ({})",
                 package.name, package.status
             ))?;
         }
-        for line in account::lines(run) {
-            printer.line(&line)?;
+        for line in report::summary_lines(run) {
+            printer.print_line(&line)?;
         }
         let reason = if run.reason.is_empty() {
             String::new()
         } else {
             format!(": {}", run.reason)
         };
-        printer.line(&format!("run {} {}{reason}", run.resource_id, run.state))?;
+        printer.print_line(&format!("run {} {}{reason}", run.resource_id, run.state))?;
     } else {
-        printer.one(run)?;
+        printer.print_resource(run)?;
     }
     Ok(if run.state == "succeeded" {
         Ending::Done

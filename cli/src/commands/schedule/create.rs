@@ -1,4 +1,4 @@
-//! `evenkeel schedule create`: once, or again and again.
+//! `evenkeel schedule create`: creates single and repeated schedules.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::{REPEATED_PATH, SINGLE_PATH, Schedule};
 use crate::Failure;
 use crate::client::Client;
 use crate::resource;
-use crate::time::{Moment, duration};
+use crate::time::{Moment, parse_duration};
 
-/// Make a schedule that opens once (--start) or again and again (--cron, or its fields one by one).
+/// Create a single schedule (--start) or a repeated one (--cron, or its fields one by one).
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("when").required(true).multiple(true)
@@ -26,19 +26,20 @@ use crate::time::{Moment, duration};
     group = ArgGroup::new("target").required(true).args(["host", "site", "region"]),
 )]
 pub struct CreateSchedule {
-    /// What to call it.
+    /// Name of the schedule.
     name: String,
-    /// When it opens: `now`, a span such as `+30m`, or a time such as `2026-01-31T22:00:00Z`.
+    /// Start of a single schedule: `now`, an offset such as `+30m`, or a time such as
+    /// `2026-01-31T22:00:00Z`.
     #[arg(long, value_name = "TIME")]
     start: Option<Moment>,
-    /// When it closes, given like --start [default: it stays open].
+    /// End of a single schedule, in the format of --start [default: no end].
     #[arg(long, value_name = "TIME", conflicts_with_all = ["duration", "cron"])]
     end: Option<Moment>,
-    /// How long it stays open, such as `2h`; needed for one that opens again and again.
-    #[arg(long, value_parser = duration, value_name = "SPAN")]
+    /// How long the schedule stays open, such as `2h`; required for repeated schedules.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     duration: Option<Duration>,
-    /// At which minutes, hours, days of the month, months and days of the week (0 for Sunday) it opens, such as
-    /// `30 22 * * 1-5`.
+    /// Cron expression: minutes, hours, days of the month, months and days of the week (0 is Sunday),
+    /// such as `30 22 * * 1-5`.
     #[arg(
         long,
         value_name = "M H DOM MON DOW",
@@ -46,49 +47,49 @@ pub struct CreateSchedule {
         requires = "duration"
     )]
     cron: Option<Cron>,
-    /// At which minutes it opens [default: 0].
+    /// Minutes [default: 0].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     minutes: Option<String>,
-    /// At which hours it opens [default: *].
+    /// Hours [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     hours: Option<String>,
-    /// On which days of the month it opens, L for the last one [default: *].
+    /// Days of the month, L for the last one [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     days: Option<String>,
-    /// In which months it opens [default: *].
+    /// Months [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     months: Option<String>,
-    /// On which days of the week it opens, 0 for Sunday [default: *].
+    /// Days of the week, 0 is Sunday [default: *].
     #[arg(long, requires = "duration", help_heading = "Instead of --cron")]
     weekdays: Option<String>,
-    /// The time zone in which cron counts, such as `Europe/Berlin` [default: UTC].
+    /// Time zone of the cron expression, such as `Europe/Berlin` [default: UTC].
     #[arg(long, value_name = "ZONE", conflicts_with = "start")]
     time_zone: Option<String>,
-    /// The host it is meant for, by its id or name.
+    /// Host that the schedule applies to (ID or name).
     #[arg(long)]
     host: Option<String>,
-    /// The site it is meant for, by its id or name.
+    /// Site that the schedule applies to (ID or name).
     #[arg(long)]
     site: Option<String>,
-    /// The region it is meant for with all that lies in it, by its id or name.
+    /// Region that the schedule applies to, with its subregions (ID or name).
     #[arg(long)]
     region: Option<String>,
-    /// What it is for.
+    /// Purpose of the schedule.
     #[arg(long = "for", value_enum, default_value_t = Purpose::Update)]
     purpose: Purpose,
 }
 
-/// What a schedule is for.
+/// Purpose of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Purpose {
-    /// Nodes may be updated.
+    /// Nodes may update.
     Update,
-    /// People work on the node; it is not updated for that.
+    /// Maintenance by people; nodes do not update.
     Maintenance,
 }
 
 impl Purpose {
-    /// As the server has it.
+    /// The value of the REST API.
     pub const fn status(self) -> ScheduleStatus {
         match self {
             Self::Update => ScheduleStatus::OsUpdate,
@@ -97,7 +98,7 @@ impl Purpose {
     }
 }
 
-/// The fields of cron: minutes, hours, days of the month, months, days of the week. The server says what may stand in
+/// Cron fields: minutes, hours, days of the month, months, days of the week. The server validates
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron(pub [String; 5]);
@@ -109,7 +110,7 @@ impl FromStr for Cron {
         let fields: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
         fields.try_into().map(Self).map_err(|fields: Vec<_>| {
             format!(
-                "{} fields where there should be five: minutes, hours, days of the month, months, days of the week, \
+                "{} fields, expected five: minutes, hours, days of the month, months and days of the week, \
                  such as `30 22 * * 1-5`",
                 fields.len()
             )
@@ -117,7 +118,7 @@ impl FromStr for Cron {
     }
 }
 
-/// The id of what a schedule is meant for; the others are empty.
+/// ID of the target of a schedule; the other fields are empty.
 #[derive(Default)]
 struct TargetIds {
     host: String,
@@ -128,12 +129,12 @@ struct TargetIds {
 impl CreateSchedule {
     pub async fn run(self, client: &Client, now: DateTime<Utc>) -> Result<Schedule, Failure> {
         let status = self.purpose.status();
-        let target = self.target(client).await?;
+        let target = self.resolve_target(client).await?;
         let Some(start) = self.start else {
-            let body = self.repeated(status, target)?;
+            let body = self.build_repeated(status, target)?;
             return client.post(REPEATED_PATH, &body).await;
         };
-        let (start, end) = self.span(start, now)?;
+        let (start, end) = self.start_and_end(start, now)?;
         let body = SingleScheduleInput {
             name: self.name,
             schedule_status: status,
@@ -146,22 +147,26 @@ impl CreateSchedule {
         client.post(SINGLE_PATH, &body).await
     }
 
-    async fn target(&self, client: &Client) -> Result<TargetIds, Failure> {
+    async fn resolve_target(&self, client: &Client) -> Result<TargetIds, Failure> {
         let mut ids = TargetIds::default();
         if let Some(host) = &self.host {
-            ids.host = resource::id_of::<HostResource>(client, host).await?;
+            ids.host = resource::resolve_id::<HostResource>(client, host).await?;
         }
         if let Some(site) = &self.site {
-            ids.site = resource::id_of::<SiteResource>(client, site).await?;
+            ids.site = resource::resolve_id::<SiteResource>(client, site).await?;
         }
         if let Some(region) = &self.region {
-            ids.region = resource::id_of::<RegionResource>(client, region).await?;
+            ids.region = resource::resolve_id::<RegionResource>(client, region).await?;
         }
         Ok(ids)
     }
 
-    /// When it opens and closes, in Unix seconds.
-    fn span(&self, start: Moment, now: DateTime<Utc>) -> Result<(u32, Option<u32>), Failure> {
+    /// Start and end in Unix seconds.
+    fn start_and_end(
+        &self,
+        start: Moment,
+        now: DateTime<Utc>,
+    ) -> Result<(u32, Option<u32>), Failure> {
         let start = start.instant(now);
         let after = |length| {
             let length = TimeDelta::from_std(length).unwrap_or(TimeDelta::MAX);
@@ -172,12 +177,12 @@ impl CreateSchedule {
         let end = self.end.map(|end| end.instant(now));
         let end = end.or_else(|| self.duration.map(after));
         Ok((
-            seconds("--start", start)?,
-            end.map(|end| seconds("--end", end)).transpose()?,
+            unix_seconds("--start", start)?,
+            end.map(|end| unix_seconds("--end", end)).transpose()?,
         ))
     }
 
-    fn repeated(
+    fn build_repeated(
         self,
         status: ScheduleStatus,
         target: TargetIds,
@@ -195,7 +200,7 @@ impl CreateSchedule {
         Ok(RepeatedScheduleInput {
             name: self.name,
             schedule_status: status,
-            duration_seconds: whole_seconds(self.duration.unwrap_or_default())?,
+            duration_seconds: duration_seconds(self.duration.unwrap_or_default())?,
             cron_minutes: minutes,
             cron_hours: hours,
             cron_day_month: days,
@@ -209,24 +214,24 @@ impl CreateSchedule {
     }
 }
 
-/// Whole seconds, rounded up so that `now` is never in the past.
-pub fn seconds(option: &str, time: DateTime<Utc>) -> Result<u32, Failure> {
+/// Unix seconds, rounded up so that `now` is never in the past.
+pub fn unix_seconds(option: &str, time: DateTime<Utc>) -> Result<u32, Failure> {
     let up = i64::from(time.timestamp_subsec_nanos() > 0);
     u32::try_from(time.timestamp() + up)
         .map_err(|_| Failure::usage(format!("{option}: the time must lie between 1970 and 2106")))
 }
 
-/// The longest that a schedule that opens again and again may stay open each time.
-const A_DAY: Duration = Duration::from_hours(24);
+/// Maximum duration of a repeated schedule.
+const MAX_DURATION: Duration = Duration::from_hours(24);
 
-/// How long a schedule that opens again and again stays open each time.
-pub fn whole_seconds(length: Duration) -> Result<u32, Failure> {
+/// Duration of a repeated schedule in seconds.
+pub fn duration_seconds(length: Duration) -> Result<u32, Failure> {
     let seconds = u32::try_from(length.as_secs()).ok();
-    let fits = length >= Duration::from_secs(1) && length <= A_DAY;
+    let fits = length >= Duration::from_secs(1) && length <= MAX_DURATION;
     seconds.filter(|_| fits).ok_or_else(|| {
         Failure::usage_with(
-            "--duration: a schedule that opens again and again stays open for a second at least and a day at most",
-            "one that stays open for longer is made with --start and --end",
+            "--duration: a repeated schedule stays open for at least one second and at most one day",
+            "use --start and --end for a longer one",
         )
     })
 }

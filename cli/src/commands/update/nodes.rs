@@ -1,4 +1,4 @@
-//! Which nodes an order is for.
+//! Selection of the nodes of an order.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
@@ -8,59 +8,61 @@ use evenkeel_api::site::SiteResource;
 use crate::Failure;
 use crate::client::Client;
 use crate::commands::instance;
-use crate::pages::{self, Filter, Query};
+use crate::listing::{self, Filter, Query};
+use crate::output::Printer;
 use crate::resource;
-use crate::view::Printer;
 
-/// How many names are said in a question.
-const SAID: usize = 5;
+/// Maximum number of node names in a prompt.
+const MAX_NAMES_IN_PROMPT: usize = 5;
 
-/// Which nodes an order is for.
+/// Selection of the nodes of an order.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("concerned").required(true).multiple(true).args(["nodes", "site", "filter", "all"]))]
+#[command(group = ArgGroup::new("selection").required(true).multiple(true).args(["nodes", "site", "filter", "all"]))]
 pub struct Selection {
-    /// The nodes, by the ids or names of their instances or hosts.
+    /// IDs or names of instances or their hosts.
     #[arg(value_name = "INSTANCE_OR_HOST", conflicts_with_all = ["site", "filter", "all"])]
     nodes: Vec<String>,
-    /// Every node at this site, by its id or name.
+    /// Select all nodes at this site (ID or name).
     #[arg(long)]
     site: Option<String>,
-    /// Every node whose host fits this, as for `evenkeel host list`; with --site, those of the site.
+    /// Select all nodes whose host matches this filter, as for `evenkeel host list`; with --site, only
+    /// nodes at the site.
     #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
     filter: Option<String>,
-    /// Every node of the project.
+    /// Select all nodes of the project.
     #[arg(long, conflicts_with_all = ["site", "filter"])]
     all: bool,
-    /// Do not ask before an order for several nodes that were not named.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
 
-/// A node that an order is for.
+/// A node of an order.
 #[derive(Debug)]
 pub struct Node {
-    /// The id of its instance.
+    /// ID of its instance.
     pub instance: String,
-    /// What a person calls it.
+    /// Name to display.
     pub label: String,
 }
 
 impl Selection {
-    /// The nodes. Several that were not named are asked about with this question, in which `{}` stands for them.
-    pub async fn concerned(
+    /// Resolves the nodes. Several nodes that were not named need a confirmation; `{}` in the question
+    /// stands for them.
+    pub async fn resolve(
         &self,
         client: &Client,
         printer: &mut Printer<'_>,
         question: &str,
     ) -> Result<Vec<Node>, Failure> {
         if !self.nodes.is_empty() {
-            return named(client, &self.nodes).await;
+            return resolve_named(client, &self.nodes).await;
         }
-        let nodes = self.chosen(client, printer).await?;
+        let nodes = self.list_matching(client, printer).await?;
         if nodes.is_empty() {
             return Err(Failure::usage_with(
-                "no node fits",
-                "`evenkeel host list` shows the nodes with their sites",
+                "no node matches",
+                "`evenkeel host list` lists the hosts with their sites",
             ));
         }
         if nodes.len() > 1 && !self.yes {
@@ -69,26 +71,26 @@ impl Selection {
         Ok(nodes)
     }
 
-    async fn chosen(
+    async fn list_matching(
         &self,
         client: &Client,
         printer: &mut Printer<'_>,
     ) -> Result<Vec<Node>, Failure> {
         let site = self.site.as_deref();
-        let site = resource::optional_id_of::<SiteResource>(client, site).await?;
-        let typed = self.filter.clone().map(Filter::typed);
-        let mut query = typed.map_or_else(Query::default, Query::of);
+        let site = resource::resolve_optional_id::<SiteResource>(client, site).await?;
+        let typed = self.filter.clone().map(Filter::from_user);
+        let mut query = typed.map_or_else(Query::default, Query::from_filter);
         if let Some(site) = &site {
-            query = query.and(&format!("site.resourceId == \"{site}\""));
+            query = query.and_condition(&format!("site.resourceId == \"{site}\""));
         }
-        let hosts = pages::read::<HostResource>(client, &query, printer).await?;
+        let hosts = listing::fetch_with_progress::<HostResource>(client, &query, printer).await?;
         let fits = |host: &&HostResource| site.as_ref().is_none_or(|site| *site == host.site_id);
-        Ok(hosts.iter().filter(fits).filter_map(node).collect())
+        Ok(hosts.iter().filter(fits).filter_map(to_node).collect())
     }
 }
 
-/// The node of a host, if something runs on it.
-fn node(host: &HostResource) -> Option<Node> {
+/// The node of a host, if the host has an instance.
+fn to_node(host: &HostResource) -> Option<Node> {
     let instance = host.instance.as_ref()?.resource_id.clone();
     let label = if host.name.is_empty() {
         host.resource_id.clone()
@@ -98,10 +100,10 @@ fn node(host: &HostResource) -> Option<Node> {
     Some(Node { instance, label })
 }
 
-async fn named(client: &Client, texts: &[String]) -> Result<Vec<Node>, Failure> {
+async fn resolve_named(client: &Client, texts: &[String]) -> Result<Vec<Node>, Failure> {
     let mut nodes: Vec<Node> = Vec::new();
     for text in texts {
-        let instance = instance::meant(client, text).await?;
+        let instance = instance::resolve_instance_id(client, text).await?;
         if nodes.iter().all(|node| node.instance != instance) {
             let label = text.clone();
             nodes.push(Node { instance, label });
@@ -111,20 +113,20 @@ async fn named(client: &Client, texts: &[String]) -> Result<Vec<Node>, Failure> 
 }
 
 fn confirm(nodes: &[Node], printer: &mut Printer<'_>, question: &str) -> Result<(), Failure> {
-    let said: Vec<_> = nodes.iter().map(|node| node.label.as_str()).collect();
-    let more = match nodes.len().checked_sub(SAID) {
+    let labels: Vec<_> = nodes.iter().map(|node| node.label.as_str()).collect();
+    let more = match nodes.len().checked_sub(MAX_NAMES_IN_PROMPT) {
         None | Some(0) => String::new(),
         Some(more) => format!(" and {more} more"),
     };
-    let said = said[..nodes.len().min(SAID)].join(", ");
-    let concerned = format!("{} nodes ({said}{more})", nodes.len());
-    if !printer.may_ask() {
+    let labels = labels[..nodes.len().min(MAX_NAMES_IN_PROMPT)].join(", ");
+    let concerned = format!("{} nodes ({labels}{more})", nodes.len());
+    if !printer.is_interactive() {
         return Err(Failure::usage_with(
-            format!("this is for {concerned}"),
-            "add --yes if that is what you want",
+            format!("this affects {concerned}"),
+            "add --yes to confirm",
         ));
     }
-    if printer.ask(&format!("{}?", question.replace("{}", &concerned)))? {
+    if printer.confirm(&format!("{}?", question.replace("{}", &concerned)))? {
         return Ok(());
     }
     Err(Failure::usage("nothing was done"))

@@ -1,4 +1,4 @@
-//! Rules for packages on their way into a decision.
+//! Package rules of a policy in a decision.
 
 use serde_json::json;
 
@@ -12,17 +12,17 @@ fn careful() -> UpdatePolicy {
         min_age_days: 7,
         ..PackageRules::default()
     };
-    let mut made = policy(1, Wish::Latest);
-    made.spec = made.spec.ruled(rules).expect("rules");
-    made.spec.allow_downgrade = true;
-    made
+    let mut policy = policy(1, DesiredUpdate::Latest);
+    policy.spec = policy.spec.with_package_rules(rules).expect("rules");
+    policy.spec.allow_downgrade = true;
+    policy
 }
 
 #[test]
-fn a_node_is_told_how_it_may_be_done() {
+fn a_target_carries_the_package_rules_of_its_policy() {
     let careful = careful();
-    let wanted = wanted(vec![careful.clone()], &[window(0, 2)], NOON);
-    let Act::Apply { target, .. } = decide(&node(), &wanted, None, NOON).act else {
+    let intent = intent(vec![careful.clone()], &[window(0, 2)], NOON);
+    let Act::Apply { target, .. } = decide(&node(), &intent, None, NOON).act else {
         panic!("a window is open");
     };
     assert_eq!(target.min_age_days(), 7);
@@ -30,34 +30,34 @@ fn a_node_is_told_how_it_may_be_done() {
         rules,
         allow_downgrades,
         ..
-    } = target.wish
+    } = target.kind
     else {
-        panic!("it is updated by packages");
+        panic!("the node is updated by packages");
     };
     assert_eq!(rules, careful.spec.rules);
     assert!(allow_downgrades);
 }
 
 #[test]
-fn what_an_older_release_wrote_down_is_gone_on_with() {
+fn a_target_stored_by_an_older_release_is_continued() {
     let careful = careful();
     let frozen: Target = serde_json::from_value(json!({
         "policy": careful.id,
         "wish": {"packages": {"exactly": null, "sources": [], "kernel_command": ""}},
     }))
-    .expect("a target as older releases wrote it");
+    .expect("a target as older releases stored it");
     assert_eq!(frozen.min_age_days(), 0);
     let staged = OpenRun {
         target: Some(frozen.clone()),
         ..open(RunState::Staged { since: NOON })
     };
-    let told = |policy: UpdatePolicy| {
-        let wanted = wanted(vec![policy], &[window(0, 2)], NOON);
-        decide(&node(), &wanted, Some(&staged), NOON).act.name()
+    let action = |policy: UpdatePolicy| {
+        let intent = intent(vec![policy], &[window(0, 2)], NOON);
+        decide(&node(), &intent, Some(&staged), NOON).act.name()
     };
-    assert_eq!(told(careful), "apply");
-    assert_eq!(told(policy(2, Wish::Latest)), "cancel");
-    let usual = Target::of_packages(&policy(1, Wish::Latest));
+    assert_eq!(action(careful), "apply");
+    assert_eq!(action(policy(2, DesiredUpdate::Latest)), "cancel");
+    let usual = Target::for_packages(&policy(1, DesiredUpdate::Latest));
     assert_eq!(usual, frozen);
     assert_eq!(
         serde_json::to_value(&usual).expect("JSON"),

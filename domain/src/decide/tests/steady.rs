@@ -1,8 +1,8 @@
-//! Until when decisions stay as they are, and for how long leave is given ahead.
+//! How long decisions stay the same, and how long offline grants last.
 
 use proptest::prelude::*;
 
-use super::properties::any_world;
+use super::properties::any_decision_input;
 use super::*;
 
 fn minutes(count: i64) -> TimeDelta {
@@ -12,11 +12,11 @@ fn minutes(count: i64) -> TimeDelta {
 #[test]
 fn a_node_without_windows_stays_as_it_is_for_ever() {
     for policies in [vec![], vec![packages()]] {
-        let wanted = wanted(policies, &[], NOON);
+        let intent = intent(policies, &[], NOON);
         for run in [None, Some(open(RunState::Applying { since: NOON }))] {
             for seconds in [0, 1, 3_599] {
                 let now = NOON + TimeDelta::seconds(seconds);
-                assert_eq!(steady_until(&node(), &wanted, run.as_ref(), now), None);
+                assert_eq!(steady_until(&node(), &intent, run.as_ref(), now), None);
             }
         }
     }
@@ -25,22 +25,22 @@ fn a_node_without_windows_stays_as_it_is_for_ever() {
 #[test]
 fn a_node_that_is_done_stays_as_it_is_until_its_window_closes() {
     let done = NodeFacts {
-        last_end: Some(end(Verdict::Good, NOON)),
+        last_run: Some(end(Verdict::Good, NOON)),
         ..node()
     };
-    let wanted = wanted(vec![packages()], &[window(-1, 8)], NOON);
+    let intent = intent(vec![packages()], &[window(-1, 8)], NOON);
     for late in [0, 1, 59, 479] {
-        let until = steady_until(&done, &wanted, None, NOON + minutes(late));
+        let until = steady_until(&done, &intent, None, NOON + minutes(late));
         assert_eq!(until, Some(NOON + hours(8)), "after {late} minutes");
     }
 }
 
-/// It is fetched for, gets leave ahead that is renewed at each full hour, opens and closes.
+/// The node downloads, gets an offline grant that is renewed at each full hour, and its window opens and closes.
 #[test]
 fn a_window_is_met_from_one_instant_to_the_next() {
-    let mut wanted = wanted(vec![packages()], &[window(10, 12)], NOON);
-    let until = |wanted: &Wanted, late| {
-        let until = steady_until(&node(), wanted, None, NOON + minutes(late));
+    let mut intent = intent(vec![packages()], &[window(10, 12)], NOON);
+    let until = |intent: &UpdateIntent, late| {
+        let until = steady_until(&node(), intent, None, NOON + minutes(late));
         until.map(|until| (until - NOON).num_hours())
     };
     for (late, next) in [
@@ -54,44 +54,44 @@ fn a_window_is_met_from_one_instant_to_the_next() {
         (719, Some(12)),
         (720, None),
     ] {
-        assert_eq!(until(&wanted, late), next, "after {late} minutes");
+        assert_eq!(until(&intent, late), next, "after {late} minutes");
     }
-    wanted.policies[0].policy.spec.offline_days = 0;
-    assert_eq!(until(&wanted, 240), Some(10), "no leave ahead");
-    assert_eq!(until(&wanted, 600), Some(12), "no leave ahead");
+    intent.policies[0].policy.spec.offline_days = 0;
+    assert_eq!(until(&intent, 240), Some(10), "no offline grant");
+    assert_eq!(until(&intent, 600), Some(12), "no offline grant");
 }
 
 #[test]
-fn those_that_wait_for_others_and_for_a_replaced_agent_do_so_until_then() {
-    let mut behind = wanted(vec![packages()], &[window(-1, 8)], NOON);
-    behind.policies[0].limits = Limits::parse(Some(2), None).expect("limits");
-    behind.policies[0].brake.behind = Some(NOON + minutes(7));
+fn waiting_for_others_and_for_a_replaced_agent_ends_at_a_known_instant() {
+    let mut behind = intent(vec![packages()], &[window(-1, 8)], NOON);
+    behind.policies[0].limits = UpdateLimits::parse(Some(2), None).expect("limits");
+    behind.policies[0].usage.yields_until = Some(NOON + minutes(7));
     let until = steady_until(&node(), &behind, None, NOON);
     assert_eq!(until, Some(NOON + minutes(7)));
 
-    let wanted = wanted(vec![packages()], &[window(-1, 8)], NOON);
+    let intent = intent(vec![packages()], &[window(-1, 8)], NOON);
     let replaced = OpenRun {
         attempt: None,
         may_begin_until: Some(NOON + minutes(9)),
         ..open(RunState::Staged { since: NOON })
     };
-    let until = steady_until(&node(), &wanted, Some(&replaced), NOON);
+    let until = steady_until(&node(), &intent, Some(&replaced), NOON);
     assert_eq!(until, Some(NOON + minutes(9)));
 }
 
 #[test]
-fn leave_ahead_is_the_same_for_an_hour_and_then_lasts_an_hour_longer() {
-    let wanted = wanted(vec![packages()], &[window(2, 3)], NOON);
+fn an_offline_grant_is_constant_for_an_hour_and_then_lasts_an_hour_longer() {
+    let intent = intent(vec![packages()], &[window(2, 3)], NOON);
     let grant = |late| {
-        let decision = decide(&node(), &wanted, None, NOON + minutes(late));
-        decision.grant.expect("a grant")
+        let decision = decide(&node(), &intent, None, NOON + minutes(late));
+        decision.offline_grant.expect("a grant")
     };
     let first = grant(0);
-    assert_eq!(first.expires, NOON + TimeDelta::days(7));
+    assert_eq!(first.expires_at, NOON + TimeDelta::days(7));
     for late in 1..60 {
         assert_eq!(grant(late), first, "after {late} minutes");
     }
-    assert_eq!(grant(60).expires, first.expires + hours(1));
+    assert_eq!(grant(60).expires_at, first.expires_at + hours(1));
 }
 
 #[test]
@@ -102,19 +102,19 @@ fn a_short_window_behind_the_last_full_hour_is_granted_an_hour_later() {
         ..window(0, 1)
     };
     let windows = [short(120), short(24 * 60 + 20)];
-    let mut wanted = wanted(vec![packages()], &windows, NOON);
-    wanted.policies[0].policy.spec.offline_days = 1;
+    let mut intent = intent(vec![packages()], &windows, NOON);
+    intent.policies[0].policy.spec.offline_days = 1;
     let granted = |late| {
-        let decision = decide(&node(), &wanted, None, NOON + minutes(late));
-        decision.grant.expect("a grant").windows.len()
+        let decision = decide(&node(), &intent, None, NOON + minutes(late));
+        decision.offline_grant.expect("a grant").windows.len()
     };
     assert_eq!([granted(0), granted(59), granted(60)], [1, 1, 2]);
 }
 
 prop_compose! {
-    /// A world at any instant, with windows that open at any minute, and with all that time has a part in.
+    /// An input at any instant, with windows that open at any minute, and with everything that depends on time.
     fn any_moment()(
-        world in any_world(),
+        input in any_decision_input(),
         offset in 0i64..3_600_000,
         shift in 0i64..60,
         is_own in prop::bool::weighted(0.7),
@@ -122,22 +122,22 @@ prop_compose! {
         fetch_ahead in 0i64..40,
         behind in prop::option::of(1i64..600),
         replaced in prop::option::of(prop::option::of(-600i64..600)),
-    ) -> (NodeFacts, Wanted, Option<OpenRun>, Time) {
-        let (mut known, mut wanted, open, at) = world;
+    ) -> (NodeFacts, UpdateIntent, Option<OpenRun>, Time) {
+        let (mut facts, mut intent, open, at) = input;
         let now = at + TimeDelta::milliseconds(offset);
         if !is_own {
-            known.speaks = Protocol::Eim;
+            facts.protocol = AgentProtocol::Eim;
         }
-        let shifted = wanted.windows.as_slice().iter().map(|window| Window {
+        let shifted = intent.windows.as_slice().iter().map(|window| Window {
             start: window.start + minutes(shift),
             end: window.end + minutes(shift),
             ..*window
         });
-        wanted.windows = Windows::from_now_on(shifted, now);
-        wanted.fetch_ahead = hours(fetch_ahead);
-        for assigned in &mut wanted.policies {
+        intent.windows = Windows::from_now_on(shifted, now);
+        intent.fetch_ahead = hours(fetch_ahead);
+        for assigned in &mut intent.policies {
             assigned.policy.spec.offline_days = days;
-            assigned.brake.behind = behind.map(|late| now + minutes(late));
+            assigned.usage.yields_until = behind.map(|late| now + minutes(late));
         }
         let open = open.map(|run| match replaced {
             Some(until) => OpenRun {
@@ -147,48 +147,48 @@ prop_compose! {
             },
             None => run,
         });
-        (known, wanted, open, now)
+        (facts, intent, open, now)
     }
 }
 
-/// Looks whether a decision stays as it is for as long as is said, all of it: the leave ahead, the reason and its instants
-/// too. It is looked at after so many thousandths of that time, and at its end.
-pub(super) fn stays(
-    (known, wanted, open, now): &(NodeFacts, Wanted, Option<OpenRun>, Time),
+/// Checks that a complete decision stays the same for the promised time: action, reason, instants and offline grant.
+/// Checks it after `share` thousandths of that time, and at its end.
+pub(super) fn check_steady(
+    (facts, intent, open, now): &(NodeFacts, UpdateIntent, Option<OpenRun>, Time),
     share: i32,
 ) -> Result<(), TestCaseError> {
     let (open, now) = (open.as_ref(), *now);
-    let decision = decide(known, wanted, open, now);
-    let until = steady_until(known, wanted, open, now);
+    let decision = decide(facts, intent, open, now);
+    let until = steady_until(facts, intent, open, now);
     prop_assert!(until.is_none_or(|until| now < until));
     let is_no_later = |next: Time| until.is_some_and(|until| until <= next);
-    prop_assert!(decision.next.is_none_or(is_no_later));
+    prop_assert!(decision.next_change.is_none_or(is_no_later));
     let end = until.unwrap_or(now + hours(400));
     let within = now + (end - now) / 1_000 * share;
     for later in [within, end - TimeDelta::nanoseconds(1)] {
-        prop_assert_eq!(&decide(known, wanted, open, later), &decision);
+        prop_assert_eq!(&decide(facts, intent, open, later), &decision);
     }
     Ok(())
 }
 
 proptest! {
     #[test]
-    fn a_decision_stays_as_it_is_until_then(world in any_moment(), share in 0i32..1_000) {
-        stays(&world, share)?;
+    fn a_decision_is_steady_until_then(input in any_moment(), share in 0i32..1_000) {
+        check_steady(&input, share)?;
     }
 
     #[test]
-    fn leave_ahead_ends_with_its_windows_and_its_days((known, wanted, open, now) in any_moment()) {
-        if let Some(grant) = decide(&known, &wanted, open.as_ref(), now).grant {
-            let days = wanted.policies[0].policy.spec.offline_days;
+    fn an_offline_grant_ends_with_its_windows_and_its_days((facts, intent, open, now) in any_moment()) {
+        if let Some(grant) = decide(&facts, &intent, open.as_ref(), now).offline_grant {
+            let days = intent.policies[0].policy.spec.offline_days;
             let longest = TimeDelta::days(i64::from(days));
-            prop_assert!(grant.expires <= now + longest);
-            prop_assert!(now + longest - hours(1) < grant.expires);
-            prop_assert!(now + hours(23) < grant.expires);
+            prop_assert!(grant.expires_at <= now + longest);
+            prop_assert!(now + longest - hours(1) < grant.expires_at);
+            prop_assert!(now + hours(23) < grant.expires_at);
             prop_assert!(!grant.windows.is_empty());
             for (start, end) in grant.windows {
-                prop_assert!(start < end && now < end && end <= grant.expires);
-                let mut windows = wanted.windows.as_slice().iter();
+                prop_assert!(start < end && now < end && end <= grant.expires_at);
+                let mut windows = intent.windows.as_slice().iter();
                 prop_assert!(windows.any(|window| window.start == start && end <= window.end));
             }
         }

@@ -1,4 +1,4 @@
-//! Which wishes are the same one, whatever else became of them.
+//! Which targets describe the same update.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -7,20 +7,20 @@ use super::properties::image_target;
 use super::*;
 use crate::policy::ImageRules;
 
-/// A wish that differs from [`image_target`] as is said.
+/// The target of [`image_target`] with a change.
 fn other(change: impl FnOnce(&mut Target, &mut Image)) -> Target {
     let mut target = image_target().1;
     let mut image = image(2, "3.0.10");
     change(&mut target, &mut image);
     Target {
-        wish: TargetKind::Image(image),
+        kind: TargetKind::Image(image),
         ..target
     }
 }
 
 #[test]
-fn a_wish_for_an_image_is_the_same_while_the_file_is() {
-    let wish = image_target().1;
+fn an_image_target_is_the_same_while_its_file_is() {
+    let base = image_target().1;
     for (what, same) in [
         ("name", other(|_, image| image.name = "Other".to_owned())),
         (
@@ -33,10 +33,10 @@ fn a_wish_for_an_image_is_the_same_while_the_file_is() {
             other(|target, _| target.image_rules.attempts = 3),
         ),
     ] {
-        assert_ne!(same, wish, "{what}");
-        assert!(same.is_same(&wish) && wish.is_same(&same), "{what}");
+        assert_ne!(same, base, "{what}");
+        assert!(same.is_same(&base) && base.is_same(&same), "{what}");
     }
-    let kernel = Wish::target(None, "", &[], "quiet").expect("a command line");
+    let kernel = DesiredUpdate::parse_target(None, "", &[], "quiet").expect("a command line");
     let of_its_policy = policy(2, kernel);
     for (what, another) in [
         (
@@ -46,20 +46,20 @@ fn a_wish_for_an_image_is_the_same_while_the_file_is() {
         ("os", other(|_, image| image.os = OsId::nth(9))),
         ("sha256", other(|_, image| image.sha256 = digest(9))),
         ("url", other(|_, image| image.url.push('x'))),
-        ("packages", Target::of_packages(&image_target().0)),
+        ("packages", Target::for_packages(&image_target().0)),
         (
             "kernel",
-            Target::of_kernel(&of_its_policy).expect("a kernel"),
+            Target::for_kernel(&of_its_policy).expect("a kernel"),
         ),
     ] {
-        assert!(!another.is_same(&wish) && !wish.is_same(&another), "{what}");
+        assert!(!another.is_same(&base) && !base.is_same(&another), "{what}");
     }
 }
 
-/// The upgrade of the server alone takes nothing back.
+/// Upgrading only the server cancels no open run.
 #[test]
-fn an_image_that_an_older_release_wrote_down_is_gone_on_with() {
-    let (policy, wish) = image_target();
+fn an_image_target_stored_by_an_older_release_is_continued() {
+    let (policy, base) = image_target();
     let frozen: Target = serde_json::from_value(json!({
         "policy": policy.id,
         "wish": {"image": {
@@ -67,11 +67,11 @@ fn an_image_that_an_older_release_wrote_down_is_gone_on_with() {
             "url": "edge/3.0.10.raw.gz", "sha256": digest(2),
         }},
     }))
-    .expect("a target as older releases wrote it");
-    let known = NodeFacts {
+    .expect("a target as older releases stored it");
+    let facts = NodeFacts {
         os_kind: OsKind::Immutable,
         running: image(1, "3.0.9"),
-        speaks: Protocol::Own {
+        protocol: AgentProtocol::Own {
             modules: vec!["image".to_owned()],
         },
         ..node()
@@ -80,49 +80,52 @@ fn an_image_that_an_older_release_wrote_down_is_gone_on_with() {
         target: Some(target.clone()),
         ..open(RunState::Staged { since: NOON })
     };
-    let told = |target: &Target, images: Vec<Image>| {
+    let action = |target: &Target, images: Vec<Image>| {
         let policies = vec![policy.clone()];
-        let wanted = Wanted {
+        let intent = UpdateIntent {
             images,
-            ..wanted(policies, &[window(0, 2)], NOON)
+            ..intent(policies, &[window(0, 2)], NOON)
         };
-        decide(&known, &wanted, Some(&staged(target)), NOON).act
+        decide(&facts, &intent, Some(&staged(target)), NOON).act
     };
     let signed = Image {
         signatures: vec!["a signature".to_owned()],
         ..image(2, "3.0.10")
     };
-    let Act::Apply { target, .. } = told(&frozen, vec![signed.clone()]) else {
+    let Act::Apply { target, .. } = action(&frozen, vec![signed.clone()]) else {
         panic!("a window is open");
     };
-    let present = Target::of_image(&policy, signed);
-    assert_eq!(target, present, "it is told what holds now");
+    let present = Target::for_image(&policy, signed);
+    assert_eq!(target, present, "the node gets the present form");
     let replaced = Image {
         sha256: digest(9),
         ..image(2, "3.0.10")
     };
-    assert_eq!(told(&wish, vec![replaced]).name(), "cancel");
+    assert_eq!(action(&base, vec![replaced]).name(), "cancel");
 }
 
 #[test]
-fn a_wish_for_an_image_carries_the_rules_of_its_policy() {
+fn an_image_target_carries_the_rules_of_its_policy() {
     let rules = ImageRules {
         max_bytes: 1 << 30,
         ..ImageRules::default()
     };
     let (policy, usual) = image_target();
-    let spec = policy.spec.clone().imaged(rules).expect("rules");
+    let spec = policy.spec.clone().with_image_rules(rules).expect("rules");
     let policy = UpdatePolicy { spec, ..policy };
-    let target = Target::of_image(&policy, image(2, "3.0.10"));
+    let target = Target::for_image(&policy, image(2, "3.0.10"));
     assert_eq!(target.image_rules, rules);
-    let kept = serde_json::to_value(&target).expect("JSON");
-    assert_eq!(kept["image_rules"]["max_bytes"], 1 << 30);
-    let read: Target = serde_json::from_value(kept).expect("a target");
+    let stored = serde_json::to_value(&target).expect("JSON");
+    assert_eq!(stored["image_rules"]["max_bytes"], 1 << 30);
+    let read: Target = serde_json::from_value(stored).expect("a target");
     assert_eq!(read, target);
-    let kept = serde_json::to_value(&usual).expect("JSON");
-    assert_eq!(kept.get("image_rules"), None);
-    let of_packages = Target::of_packages(&policy);
-    assert!(of_packages.image_rules.is_usual(), "they say nothing of it");
+    let stored = serde_json::to_value(&usual).expect("JSON");
+    assert_eq!(stored.get("image_rules"), None);
+    let of_packages = Target::for_packages(&policy);
+    assert!(
+        of_packages.image_rules.is_default(),
+        "packages have no image rules"
+    );
 }
 
 prop_compose! {
@@ -132,7 +135,7 @@ prop_compose! {
         image in (1u32..3, 0u32..2, any::<bool>(), any::<bool>(), any::<bool>()),
         attempts in 0u32..2,
     ) -> Target {
-        let policy = self::policy(policy, Wish::Latest);
+        let policy = self::policy(policy, DesiredUpdate::Latest);
         let (os, digest, has_url, has_name, is_signed) = image;
         let image = Image {
             sha256: self::digest(digest),
@@ -142,13 +145,13 @@ prop_compose! {
             ..self::image(os, "1")
         };
         let mut target = match kind {
-            0 => Target::of_packages(&policy),
+            0 => Target::for_packages(&policy),
             1 => {
-                let kernel = Wish::target(None, "", &[], "quiet").expect("a command line");
+                let kernel = DesiredUpdate::parse_target(None, "", &[], "quiet").expect("a command line");
                 let policy = UpdatePolicy { id: policy.id, ..self::policy(1, kernel) };
-                Target::of_kernel(&policy).expect("a kernel")
+                Target::for_kernel(&policy).expect("a kernel")
             }
-            _ => Target::of_image(&policy, image),
+            _ => Target::for_image(&policy, image),
         };
         target.image_rules.attempts = attempts;
         target
@@ -156,9 +159,9 @@ prop_compose! {
 }
 
 proptest! {
-    /// It is a matter of the wishes, not of the order in which they are held against each other.
+    /// Reflexive, symmetric and transitive; equal targets have the same digest and module.
     #[test]
-    fn wishes_are_the_same_both_ways_and_by_way_of_a_third(
+    fn is_same_is_an_equivalence_relation(
         one in any_target(), other in any_target(), third in any_target(),
     ) {
         prop_assert!(one.is_same(&one.clone()));

@@ -1,71 +1,73 @@
-//! The defects of the ancestor's server (southbound section 1.12), as far as they are ones of judgement.
+//! Defects of EIM's server in the evaluation of samples, which Evenkeel must not repeat.
 
 use super::*;
-use crate::decide::{Reason, target};
+use crate::decide::{Reason, resolve_target};
 use crate::id::HostId;
 use crate::run::FailureKind;
-use crate::schedule::{Ahead, Opens, ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec};
+use crate::schedule::{
+    ScheduleFilter, ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec, WindowQuery,
+};
 use crate::text::Name;
 use SampleKind::{Downloaded, Downloading, Failed, Started, UpToDate, Updated};
 
-/// A detail that names so many packages, each time in other words.
-fn packages(round: u32, count: u32) -> String {
+/// A detail with `count` packages that differs in each round.
+fn package_detail(round: u32, count: u32) -> String {
     let one = |n| format!(r#"{{"package_name":"p{n}","status":"installed","version":"{round}"}}"#);
     let entries: Vec<_> = (0..count).map(one).collect();
     format!(r#"{{"update_log":[{}]}}"#, entries.join(","))
 }
 
-/// M1: the shown text was changed in place for the whole process, and grew with each update.
+/// EIM's server changed the displayed text in place for the whole process, so it grew with each update.
 #[test]
-fn m1_the_shown_text_never_grows() {
+fn the_status_text_never_grows() {
     let mut story = Story::at_rest(true);
     for round in 0..30 {
-        story.hear(&sample(Started));
-        let proof = story.hear(&saying(Updated, &packages(round, 3)));
-        assert_eq!(proof.shown, None, "the run is shown");
+        story.receive(&sample(Started));
+        let proof = story.receive(&sample_with_detail(Updated, &package_detail(round, 3)));
+        assert_eq!(proof.status, None, "the run is displayed");
         let ended = &story.runs.last().expect("a run").1;
         assert_eq!(ended.status().0, "Update completed");
-        story.hear(&saying(UpToDate, &packages(round, 3)));
-        assert_eq!(story.shown, "No new updates available");
+        story.receive(&sample_with_detail(UpToDate, &package_detail(round, 3)));
+        assert_eq!(story.status, "No new updates available");
     }
     assert_eq!(Updated.status().0, "Update completed");
     assert_eq!(
-        Detail::read(&packages(1, 3)).changed,
+        Detail::parse(&package_detail(1, 3)).changed_count,
         3,
-        "they are counted beside it"
+        "packages are counted"
     );
 }
 
-/// M2: an update with packages never ended, and the next one was merged into it.
+/// In EIM an update with packages never ended, and the next one was merged into it.
 #[test]
-fn m2_an_update_with_packages_ends_and_the_next_one_is_its_own() {
+fn an_update_with_packages_ends_and_the_next_one_is_its_own_run() {
     let mut story = Story::at_rest(true);
     for round in 0..2 {
-        let detail = packages(round, 2);
-        story.hears(&[sample(Started), saying(Updated, &detail)]);
+        let detail = package_detail(round, 2);
+        story.receive_all(&[sample(Started), sample_with_detail(Updated, &detail)]);
         let (_, state) = story.runs.last().expect("a run");
         assert_eq!(state.name(), "succeeded");
         assert_eq!(state.ended_at(), Some(story.now - TICK));
-        story.hear(&saying(UpToDate, &detail));
+        story.receive(&sample_with_detail(UpToDate, &detail));
     }
     assert_eq!(story.runs.len(), 2);
-    assert_eq!(story.logs, [packages(0, 2), packages(1, 2)]);
+    assert_eq!(story.logs, [package_detail(0, 2), package_detail(1, 2)]);
 }
 
-/// M3: what the real agents write was understood by nobody, so no failure had a reason.
+/// EIM's server did not understand the format of its own agents, so no failure had a reason.
 #[test]
-fn m3_the_reason_of_a_real_agent_is_kept() {
-    let words =
+fn the_failure_reason_of_an_eim_agent_is_stored() {
+    let detail =
         r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL","FailureReason":"signaturecheck"}]}"#;
     let mut story = Story::at_rest(true);
-    story.hears(&[sample(Started), saying(Failed, words)]);
+    story.receive_all(&[sample(Started), sample_with_detail(Failed, detail)]);
     assert_eq!(story.failure(0), "signaturecheck");
-    assert_eq!(story.logs, [words]);
-    // The same failure in the same words on the next night: it is believed, with its reason, when it stays.
-    story.hears(&[
-        saying(Started, words),
-        saying(Failed, words),
-        saying(Failed, words),
+    assert_eq!(story.logs, [detail]);
+    // The same failure with the same detail in the next night is confirmed, with its reason, when it persists.
+    story.receive_all(&[
+        sample_with_detail(Started, detail),
+        sample_with_detail(Failed, detail),
+        sample_with_detail(Failed, detail),
     ]);
     assert_eq!(story.failure(1), "signaturecheck");
     let RunState::Failed { failure, .. } = &story.runs[1].1 else {
@@ -74,26 +76,29 @@ fn m3_the_reason_of_a_real_agent_is_kept() {
     assert_eq!(failure.kind, FailureKind::Signature);
 }
 
-/// M4: an end without a beginning was ignored.
+/// EIM's server ignored an end without a beginning.
 #[test]
-fn m4_an_update_that_was_never_seen_starting_leaves_its_history() {
-    assert_eq!(proved_by(&[Updated, UpToDate]), "finished->succeeded");
+fn an_update_whose_start_was_missed_is_recorded() {
+    assert_eq!(transitions_of(&[Updated, UpToDate]), "finished->succeeded");
     let mut story = Story::at_rest(false);
-    let told = story.hears(&[saying(Failed, "cannot download: 404")]);
-    assert_eq!(told, "failed->failed");
-    // What it was for is what was delivered, not what is wanted by now.
-    let mut story = Story::of(node(OsKind::Immutable));
+    let transitions = story.receive_all(&[sample_with_detail(Failed, "cannot download: 404")]);
+    assert_eq!(transitions, "failed->failed");
+    // The run is for the delivered target, not for the one that applies now.
+    let mut story = Story::new(node(OsKind::Immutable));
     story.delivered.policy = Some(PolicyId::nth(1));
     story.delivered.image = Some(image(2, "3.0.2"));
-    story.hears(&[sample(UpToDate), naming(Updated, "edge", "3.0.2")]);
-    let of = policy(1, Wish::Latest);
+    story.receive_all(&[sample(UpToDate), sample_of_image(Updated, "edge", "3.0.2")]);
+    let of = policy(1, DesiredUpdate::Latest);
     assert_eq!(story.runs[0].0, story.delivered.target(&of));
-    assert_eq!(story.delivered.target(&policy(2, Wish::Latest)), None);
+    assert_eq!(
+        story.delivered.target(&policy(2, DesiredUpdate::Latest)),
+        None
+    );
 }
 
-/// M5: an end with an image that could not be recorded was dropped, and answered as if it had been kept.
+/// EIM's server dropped an end with an image that it could not record, and answered as if it had stored it.
 #[test]
-fn m5_an_end_is_kept_whatever_image_it_names() {
+fn an_end_is_recorded_for_any_image_it_names() {
     for (what, profile, image_id) in [
         ("an unknown image", "edge", "9.9"),
         ("another profile", "desktop", "3.0.2"),
@@ -101,17 +106,17 @@ fn m5_an_end_is_kept_whatever_image_it_names() {
         ("a profile without an image", "edge", ""),
     ] {
         for kinds in [vec![], vec![Started], vec![Downloading, Downloaded]] {
-            let mut story = Story::of(node(OsKind::Immutable));
+            let mut story = Story::new(node(OsKind::Immutable));
             story.delivered.image = Some(image(2, "3.0.2"));
             story.delivered.policy = Some(PolicyId::nth(1));
-            story.hear(&sample(UpToDate));
+            story.receive(&sample(UpToDate));
             for kind in kinds {
-                story.hear(&sample(kind));
+                story.receive(&sample(kind));
             }
-            story.hear(&naming(Updated, profile, image_id));
+            story.receive(&sample_of_image(Updated, profile, image_id));
             assert_eq!(story.runs.len(), 1, "{what}");
             assert_eq!(story.runs[0].1.name(), "succeeded", "{what}");
-            assert_eq!(story.known.running, image(1, "3.0.1"), "{what}");
+            assert_eq!(story.facts.running, image(1, "3.0.1"), "{what}");
             assert!(
                 story.conditions().contains(&ConditionKind::OtherImage),
                 "{what}"
@@ -120,59 +125,59 @@ fn m5_an_end_is_kept_whatever_image_it_names() {
     }
 }
 
-/// M5, what always met it: an update of the kernel's command line names no image.
+/// The common case of the same defect: an update of the kernel command line names no image.
 #[test]
-fn m5_the_end_of_an_update_that_brings_no_image_is_kept() {
-    let mut story = Story::of(node(OsKind::Immutable));
+fn an_update_without_an_image_is_recorded() {
+    let mut story = Story::new(node(OsKind::Immutable));
     story.delivered.kernel = true;
     story.delivered.policy = Some(PolicyId::nth(1));
-    story.hears(&[sample(UpToDate), sample(Started), sample(Updated)]);
+    story.receive_all(&[sample(UpToDate), sample(Started), sample(Updated)]);
     assert_eq!(story.runs.len(), 1);
     assert_eq!(story.runs[0].1.name(), "succeeded");
-    assert_eq!(story.known.running, image(1, "3.0.1"));
+    assert_eq!(story.facts.running, image(1, "3.0.1"));
     assert_eq!(story.conditions(), []);
 }
 
-/// M8: "nothing changed" was written as "nothing is available", so the value came and went.
+/// EIM's server stored "nothing changed" as "nothing is available", so the value came and went.
 #[test]
-fn m8_what_is_available_is_only_replaced_by_what_is_known() {
+fn the_available_update_is_only_replaced_by_known_values() {
     let edge = node(OsKind::Immutable);
-    assert_eq!(available(&edge, &[], ""), None);
+    assert_eq!(available_update(&edge, &[], ""), None);
     let images = [image(1, "3.0.1"), image(2, "3.0.2")];
-    for said in ["", "[]"] {
+    for reported in ["", "[]"] {
         assert_eq!(
-            available(&edge, &images, said).as_deref(),
+            available_update(&edge, &images, reported).as_deref(),
             Some("Edge 3.0.2")
         );
     }
 }
 
-/// M9: an older or unreadable image was offered as an update.
+/// EIM's server offered an older or unreadable image as an update.
 #[test]
-fn m9_an_older_or_unreadable_image_is_no_update() {
+fn an_older_or_unreadable_image_is_no_update() {
     let mut edge = node(OsKind::Immutable);
     edge.running = image(5, "3.0.20260602.2200");
     for other in ["3.0.20260602", "3.0.20260602.0732", "main", "3.0.x"] {
         let images = [image(6, other)];
         assert_eq!(
-            available(&edge, &images, "").as_deref(),
+            available_update(&edge, &images, "").as_deref(),
             Some(""),
             "{other}"
         );
         let images = [image(6, other), edge.running.clone()];
         assert_eq!(
-            available(&edge, &images, "").as_deref(),
+            available_update(&edge, &images, "").as_deref(),
             Some(""),
             "{other}"
         );
     }
 }
 
-/// M10: builds before ten o'clock beat the later ones of their day, and one that cannot be read beat all.
+/// In EIM builds before ten o'clock won over later ones of the day, and an unreadable version won over all.
 #[test]
-fn m10_the_newest_image_is_the_one_with_the_greatest_numbers() {
-    let mut asking = wanted(policy(1, Wish::Latest), &[]);
-    let known = node(OsKind::Immutable);
+fn the_newest_image_has_the_greatest_version_numbers() {
+    let mut desired = desired_state(policy(1, DesiredUpdate::Latest), &[]);
+    let facts = node(OsKind::Immutable);
     for (versions, newest) in [
         (
             ["3.0.20250717.0732", "3.0.20250717.2200"],
@@ -185,35 +190,35 @@ fn m10_the_newest_image_is_the_one_with_the_greatest_numbers() {
             "3.0.20250504-2200",
         ),
     ] {
-        asking.images = vec![image(7, versions[0]), image(8, versions[1])];
-        let wish = target(&known, &asking).expect("an image").wish;
-        let TargetKind::Image(image) = wish else {
+        desired.images = vec![image(7, versions[0]), image(8, versions[1])];
+        let kind = resolve_target(&facts, &desired).expect("an image").kind;
+        let TargetKind::Image(image) = kind else {
             panic!("an image");
         };
         assert_eq!(image.image_id, newest);
     }
 }
 
-/// M12: a run that was given up stayed open for ever, and later updates were written into it.
+/// In EIM a run that was given up stayed open for ever, and later updates were written into it.
 #[test]
-fn m12_the_next_update_is_never_merged_into_one_that_is_open() {
+fn an_update_is_never_merged_into_an_open_run() {
     for kinds in [vec![Downloading], vec![Downloaded], vec![Started]] {
         let mut story = Story::at_rest(false);
         for kind in &kinds {
-            story.hear(&sample(*kind));
+            story.receive(&sample(*kind));
         }
-        story.hear(&sample(UpToDate));
-        assert!(story.open().is_none(), "{kinds:?}");
-        story.hears(&[sample(Downloading), sample(Started), sample(Updated)]);
+        story.receive(&sample(UpToDate));
+        assert!(story.open_run().is_none(), "{kinds:?}");
+        story.receive_all(&[sample(Downloading), sample(Started), sample(Updated)]);
         assert_eq!(story.runs.len(), 2, "{kinds:?}");
         assert!(
             story.runs.iter().all(|(_, state)| state.is_final()),
             "{kinds:?}"
         );
     }
-    // Its end and its rest were never seen.
+    // Both its end and the rest after it were missed.
     assert_eq!(
-        proved_by(&[Started, Downloading, Updated]),
+        transitions_of(&[Started, Downloading, Updated]),
         "began->applying superseded->abandoned downloading->downloading finished->succeeded"
     );
     // A run that an earlier server left open.
@@ -221,44 +226,44 @@ fn m12_the_next_update_is_never_merged_into_one_that_is_open() {
     story.runs.push((None, RunState::Staged { since: NOON }));
     story.logs.push(String::new());
     assert_eq!(
-        story.hears(&[sample(Started)]),
+        story.receive_all(&[sample(Started)]),
         "superseded->abandoned began->applying"
     );
 }
 
-/// M13: a run was opened with the words of the update before.
+/// EIM's server opened a run with the detail of the previous update.
 #[test]
-fn m13_the_words_of_one_update_belong_to_no_later_one() {
-    let old = packages(1, 1);
+fn a_detail_belongs_to_one_update_only() {
+    let old = package_detail(1, 1);
     let mut story = Story::at_rest(true);
-    story.hears(&[
+    story.receive_all(&[
         sample(Started),
-        saying(Updated, &old),
-        saying(UpToDate, &old),
+        sample_with_detail(Updated, &old),
+        sample_with_detail(UpToDate, &old),
     ]);
-    let told = story.hears(&[
-        saying(Downloading, &old),
-        saying(Started, &old),
-        saying(Updated, &old),
+    let transitions = story.receive_all(&[
+        sample_with_detail(Downloading, &old),
+        sample_with_detail(Started, &old),
+        sample_with_detail(Updated, &old),
     ]);
     assert_eq!(
-        told,
+        transitions,
         "downloading->downloading began->applying finished->succeeded"
     );
     assert_eq!(story.logs, [old.as_str(), ""]);
-    // Nor does the success of one explain the failure of the next.
-    story.hears(&[
-        saying(UpToDate, &old),
-        saying(Failed, &old),
-        saying(Failed, &old),
+    // A detail of a success does not explain the next failure.
+    story.receive_all(&[
+        sample_with_detail(UpToDate, &old),
+        sample_with_detail(Failed, &old),
+        sample_with_detail(Failed, &old),
     ]);
     assert_eq!(story.failure(2), "the node gave no reason");
     assert_eq!(story.logs[2], "");
 }
 
-/// M14: windows for maintenance, shipping and the like made nodes update themselves.
+/// In EIM windows for maintenance, shipping and the like caused updates.
 #[test]
-fn m14_only_schedules_for_updates_open_windows() {
+fn only_update_schedules_open_windows() {
     let windows = |status| {
         let schedule = SingleSchedule {
             id: SingleScheduleId::nth(1),
@@ -272,24 +277,28 @@ fn m14_only_schedules_for_updates_open_windows() {
             created_at: NOON,
             updated_at: NOON,
         };
-        schedule.windows_from(&Ahead {
+        schedule.windows_from(&WindowQuery {
             now: NOON,
             until: NOON + hours(24),
             limit: 10,
             max_window: hours(24),
-            opens: Opens::default(),
+            filter: ScheduleFilter::default(),
         })
     };
     for status in ScheduleStatus::ALL {
         let story = delivery::Node::packages(&windows(*status));
         let is_for_updates = *status == ScheduleStatus::OsUpdate;
-        assert_eq!(story.ask(NOON).single.is_some(), is_for_updates, "{status}");
+        assert_eq!(
+            story.answer_at(NOON).single.is_some(),
+            is_for_updates,
+            "{status}"
+        );
     }
 }
 
-/// M15: the window whose start was nearest won, so open ones were hidden by those to come, and open-ended ones hid all.
+/// EIM's server chose the window with the nearest start, so later ones hid open ones, and open-ended ones hid all.
 #[test]
-fn m15_an_open_window_comes_first_and_an_endless_one_hides_none() {
+fn an_open_window_comes_first_and_an_endless_one_hides_none() {
     for (what, windows, chosen) in [
         (
             "an open one that began long ago",
@@ -305,36 +314,38 @@ fn m15_an_open_window_comes_first_and_an_endless_one_hides_none() {
     ] {
         let windows = windows.map(|(from, to)| window(from, to));
         let node = delivery::Node::packages(&windows);
-        assert_eq!(node.ask(NOON).single, Some(chosen), "{what}");
+        assert_eq!(node.answer_at(NOON).single, Some(chosen), "{what}");
     }
 }
 
-/// M18: a wish that cannot be meant for a node failed its whole call.
+/// In EIM a target that does not fit a node failed its whole call.
 #[test]
-fn m18_a_broken_wish_is_an_empty_answer() {
-    let named = Wish::target(Some(OsId::nth(9)), "", &[], "").expect("an image");
-    for (wish, os_kind) in [
-        (named.clone(), OsKind::Mutable),
-        (named, OsKind::Immutable),
-        (Wish::Latest, OsKind::Immutable),
+fn an_unusable_policy_gives_an_empty_answer() {
+    let desired_image =
+        DesiredUpdate::parse_target(Some(OsId::nth(9)), "", &[], "").expect("an image");
+    for (desired, os_kind) in [
+        (desired_image.clone(), OsKind::Mutable),
+        (desired_image, OsKind::Immutable),
+        (DesiredUpdate::Latest, OsKind::Immutable),
         (
-            Wish::target(None, "jq", &[], "").expect("packages"),
+            DesiredUpdate::parse_target(None, "jq", &[], "").expect("packages"),
             OsKind::Immutable,
         ),
     ] {
         let node = delivery::Node {
-            known: node(os_kind),
-            wanted: wanted(policy(1, wish), &[window(-1, 1)]),
+            facts: node(os_kind),
+            desired: desired_state(policy(1, desired), &[window(-1, 1)]),
             ..delivery::Node::packages(&[])
         };
-        assert_eq!(node.ask(NOON), Answer::default());
+        assert_eq!(node.answer_at(NOON), Answer::default());
     }
 }
 
-/// M24: a policy's image was delivered whatever its profile and version.
+/// EIM's server delivered a policy's image whatever its profile and version.
 #[test]
-fn m24_an_image_that_is_not_newer_or_of_another_profile_is_not_delivered() {
-    let named = Wish::target(Some(OsId::nth(9)), "", &[], "").expect("an image");
+fn an_image_that_is_not_newer_or_of_another_profile_is_not_delivered() {
+    let desired_image =
+        DesiredUpdate::parse_target(Some(OsId::nth(9)), "", &[], "").expect("an image");
     let desktop = Image {
         profile_name: "desktop".to_owned(),
         ..image(9, "3.0.2")
@@ -345,38 +356,38 @@ fn m24_an_image_that_is_not_newer_or_of_another_profile_is_not_delivered() {
         (image(9, "3.0.1"), "not_newer"),
         (desktop, "policy_does_not_fit"),
     ] {
-        let mut asking = wanted(policy(1, named.clone()), &[window(-1, 1)]);
-        asking.policies[0].image = Some(other);
-        let known = node(OsKind::Immutable);
-        let refused = target(&known, &asking).err();
+        let mut desired = desired_state(policy(1, desired_image.clone()), &[window(-1, 1)]);
+        desired.policies[0].image = Some(other);
+        let facts = node(OsKind::Immutable);
+        let refused = resolve_target(&facts, &desired).err();
         assert_eq!(refused.as_ref().map(Reason::code), Some(reason));
         assert!(
             refused.and_then(|reason| reason.condition()).is_some(),
-            "people see it"
+            "a condition is raised"
         );
         let node = delivery::Node {
-            known,
-            wanted: asking,
+            facts,
+            desired,
             ..delivery::Node::packages(&[])
         };
-        assert_eq!(node.ask(NOON), Answer::default());
+        assert_eq!(node.answer_at(NOON), Answer::default());
     }
 }
 
-/// M25: a detail that was too large took the outcome with it.
+/// In EIM a detail that was too large lost the outcome as well.
 #[test]
-fn m25_what_is_too_large_is_cut_and_its_outcome_is_kept() {
+fn an_oversized_detail_is_cut_and_its_outcome_is_stored() {
     let large = "x".repeat(10 << 20);
     let mut story = Story::at_rest(true);
-    story.hears(&[sample(Started), saying(Failed, &large)]);
+    story.receive_all(&[sample(Started), sample_with_detail(Failed, &large)]);
     assert_eq!(story.runs[0].1.name(), "failed");
-    assert_eq!(story.logs[0].len(), MAX_DETAIL);
+    assert_eq!(story.logs[0].len(), MAX_DETAIL_BYTES);
     assert_eq!(story.conditions(), [ConditionKind::DetailCut]);
-    // A later end without too many words settles it.
-    story.hears(&[sample(Started), sample(Updated)]);
+    // A later end with a short detail clears the condition.
+    story.receive_all(&[sample(Started), sample(Updated)]);
     assert_eq!(story.conditions(), []);
     assert_eq!(
-        available(&node(OsKind::Mutable), &[], &"x".repeat(500_001)),
+        available_update(&node(OsKind::Mutable), &[], &"x".repeat(500_001)),
         None
     );
 }

@@ -1,4 +1,4 @@
-//! What samples prove: stories, the whole table, and what holds for any of them.
+//! Evaluation of samples: single cases, the whole table, and properties of any sequence.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use super::*;
 use SampleKind::{Downloaded, Downloading, Failed, Started, UpToDate, Updated};
 
 #[test]
-fn a_life_as_it_is_sampled() {
+fn a_complete_update_gives_all_events() {
     assert_eq!(
-        proved_by(&[
+        transitions_of(&[
             UpToDate,
             Downloading,
             Downloaded,
@@ -21,13 +21,13 @@ fn a_life_as_it_is_sampled() {
         ]),
         "downloading->downloading downloaded->staged began->applying finished->succeeded"
     );
-    // The step in between was missed, and the end is repeated until our answer arrives.
+    // The step in between was missed, and the agent repeats the end until an answer arrives.
     assert_eq!(
-        proved_by(&[Updated, Updated, UpToDate]),
+        transitions_of(&[Updated, Updated, UpToDate]),
         "finished->succeeded"
     );
     assert_eq!(
-        proved_by(&[Downloaded, Updated, UpToDate]),
+        transitions_of(&[Downloaded, Updated, UpToDate]),
         "downloaded->staged finished->succeeded"
     );
 }
@@ -35,66 +35,66 @@ fn a_life_as_it_is_sampled() {
 #[test]
 fn an_update_that_found_nothing_to_do_ends_as_such() {
     assert_eq!(
-        proved_by(&[Started, UpToDate]),
+        transitions_of(&[Started, UpToDate]),
         "began->applying nothing_to_do->succeeded"
     );
-    // That it began was missed.
+    // The start was missed.
     assert_eq!(
-        proved_by(&[Downloaded, UpToDate]),
+        transitions_of(&[Downloaded, UpToDate]),
         "downloaded->staged nothing_to_do->succeeded"
     );
 }
 
 #[test]
-fn what_was_fetched_and_dropped_outside_a_window_is_cancelled() {
+fn an_update_dropped_outside_a_window_is_cancelled() {
     let mut story = Story::at_rest(false);
-    let told = story.hears(&[sample(Downloading), sample(UpToDate)]);
-    assert_eq!(told, "downloading->downloading cancelled->cancelled");
+    let transitions = story.receive_all(&[sample(Downloading), sample(UpToDate)]);
+    assert_eq!(transitions, "downloading->downloading cancelled->cancelled");
 }
 
 #[test]
 fn the_first_sample_is_a_baseline() {
     for kind in SampleKind::ALL {
-        let mut story = Story::of(node(OsKind::Mutable));
-        let told = story.hears(&[sample(*kind), sample(*kind), sample(UpToDate)]);
-        assert_eq!(told, "", "{kind}");
+        let mut story = Story::new(node(OsKind::Mutable));
+        let transitions = story.receive_all(&[sample(*kind), sample(*kind), sample(UpToDate)]);
+        assert_eq!(transitions, "", "{kind}");
     }
 }
 
 #[test]
-fn a_failure_is_told_once_until_the_next_update_begins() {
-    let broken = saying(Failed, "no space");
+fn a_failure_is_recorded_once_until_the_next_update_begins() {
+    let broken = sample_with_detail(Failed, "no space");
     let mut story = Story::at_rest(true);
     let samples = [
         sample(Started),
         broken.clone(),
         broken.clone(),
         broken,
-        saying(Started, "no space"),
-        saying(Updated, "no space"),
+        sample_with_detail(Started, "no space"),
+        sample_with_detail(Updated, "no space"),
     ];
     assert_eq!(
-        story.hears(&samples),
+        story.receive_all(&samples),
         "began->applying failed->failed began->applying finished->succeeded"
     );
     assert_eq!(story.failure(0), "no space");
     assert_eq!(story.logs, ["no space", ""]);
 }
 
-/// The state file could not be read at that instant (southbound section 3.3).
+/// The state file could not be read at that instant.
 #[test]
-fn a_failure_that_is_gone_in_the_next_sample_was_none() {
+fn a_failure_that_the_next_sample_lacks_is_ignored() {
     assert_eq!(
-        proved_by(&[Started, Failed, Started, Updated]),
+        transitions_of(&[Started, Failed, Started, Updated]),
         "began->applying finished->succeeded"
     );
-    assert_eq!(proved_by(&[Failed, UpToDate]), "");
-    assert_eq!(proved_by(&[Failed, Started]), "began->applying");
+    assert_eq!(transitions_of(&[Failed, UpToDate]), "");
+    assert_eq!(transitions_of(&[Failed, Started]), "began->applying");
 }
 
-/// The update that was given up for lack of news goes on behind such a fault: it is not another one.
+/// The server ended the run because the agent was silent. The update continues after such a sampling error.
 #[test]
-fn what_we_ended_is_not_begun_anew_behind_a_failure_that_is_gone() {
+fn an_ended_update_does_not_restart_after_a_transient_failure() {
     for (before, after) in [
         (Started, Started),
         (Downloading, Downloading),
@@ -103,22 +103,26 @@ fn what_we_ended_is_not_begun_anew_behind_a_failure_that_is_gone() {
     ] {
         for in_window in [true, false] {
             let mut story = Story::at_rest(in_window);
-            story.seen = Some(seen(before));
+            story.last_sample = Some(last_sample(before));
             let samples = [sample(Failed), sample(after), sample(Failed), sample(after)];
-            assert_eq!(story.hears(&samples), "", "{before} {after} {in_window}");
+            assert_eq!(
+                story.receive_all(&samples),
+                "",
+                "{before} {after} {in_window}"
+            );
             assert_eq!(story.conditions(), [], "{before} {after} {in_window}");
         }
     }
-    // What was at rest begins.
+    // An update begins on a node that was at rest.
     let mut story = Story::at_rest(true);
-    story.hears(&[sample(Started), sample(UpToDate)]);
+    story.receive_all(&[sample(Started), sample(UpToDate)]);
     let samples = [sample(Failed), sample(Started)];
-    assert_eq!(story.hears(&samples), "began->applying");
+    assert_eq!(story.receive_all(&samples), "began->applying");
 }
 
-/// Nodes begin by their own clocks, and this one's is ahead of ours.
+/// Nodes begin by their own clocks, and this one is ahead of the server's.
 #[test]
-fn a_failure_just_before_the_window_is_one_if_it_stays() {
+fn a_persistent_failure_just_before_the_window_is_recorded() {
     let opens_in = |minutes| {
         let mut story = Story::at_rest(false);
         let start = story.now + TimeDelta::minutes(minutes);
@@ -126,109 +130,115 @@ fn a_failure_just_before_the_window_is_one_if_it_stays() {
         story
     };
     let failed = [sample(Failed), sample(Failed), sample(Failed)];
-    assert_eq!(opens_in(4).hears(&failed), "failed->failed");
+    assert_eq!(opens_in(4).receive_all(&failed), "failed->failed");
     let mut early = opens_in(10);
-    assert_eq!(early.hears(&failed), "", "no clock may be so far ahead");
+    assert_eq!(early.receive_all(&failed), "", "no clock is so far ahead");
     assert_eq!(early.conditions(), [ConditionKind::AgentAnomaly]);
 }
 
-/// It was given up already, so there is no run that it could end.
+/// The run has ended already, so there is none that the failure could end.
 #[test]
-fn a_failure_without_a_word_after_a_download_that_was_given_up_is_no_update() {
+fn a_failure_without_detail_after_an_ended_download_is_an_anomaly() {
     for fetched in [Downloading, Downloaded] {
         let mut story = Story::at_rest(false);
-        story.seen = Some(seen(fetched));
+        story.last_sample = Some(last_sample(fetched));
         let samples = [sample(Failed), sample(Failed), sample(Failed)];
-        assert_eq!(story.hears(&samples), "");
+        assert_eq!(story.receive_all(&samples), "");
         assert_eq!(story.conditions(), [ConditionKind::AgentAnomaly]);
     }
 }
 
 #[test]
-fn a_failure_without_a_word_is_believed_when_it_stays() {
+fn a_failure_without_detail_is_confirmed_when_it_persists() {
     assert_eq!(
-        proved_by(&[Started, Failed, Failed, Failed]),
+        transitions_of(&[Started, Failed, Failed, Failed]),
         "began->applying failed->failed"
     );
-    assert_eq!(proved_by(&[Failed, Failed, Failed]), "failed->failed");
-    // The next update proves it too.
+    assert_eq!(transitions_of(&[Failed, Failed, Failed]), "failed->failed");
+    // The next update confirms the failure too.
     assert_eq!(
-        proved_by(&[Started, Failed, Downloading]),
+        transitions_of(&[Started, Failed, Downloading]),
         "began->applying failed->failed downloading->downloading"
     );
 }
 
-/// A call is repeated when its answer was lost, with what was sampled once.
+/// An agent repeats a call whose answer was lost, with the same sample.
 #[test]
-fn one_sample_that_is_sent_again_is_still_one() {
+fn a_resent_sample_counts_once() {
     let mut story = Story::at_rest(true);
-    story.hear(&sample(Started));
+    story.receive(&sample(Started));
     for _ in 0..4 {
-        story.hear(&sample(Failed));
+        story.receive(&sample(Failed));
         story.now = story.now - TICK + TimeDelta::seconds(1);
     }
-    assert_eq!(story.hears(&[sample(Started)]), "");
+    assert_eq!(story.receive_all(&[sample(Started)]), "");
 }
 
 #[test]
-fn a_failure_without_a_word_and_without_a_window_is_no_update() {
+fn a_failure_without_detail_outside_a_window_is_an_anomaly() {
     let mut story = Story::at_rest(false);
     let failed = [sample(Failed), sample(Failed), sample(Failed)];
-    assert_eq!(story.hears(&failed), "");
+    assert_eq!(story.receive_all(&failed), "");
     assert_eq!(story.conditions(), [ConditionKind::AgentAnomaly]);
-    assert_eq!(story.shown, "No new updates available");
-    assert_eq!(story.hears(&[sample(UpToDate)]), "");
+    assert_eq!(story.status, "No new updates available");
+    assert_eq!(story.receive_all(&[sample(UpToDate)]), "");
     assert_eq!(story.conditions(), []);
 
-    let spoken = saying(Failed, "cannot download: no route");
-    assert_eq!(story.hears(&[spoken.clone(), spoken]), "failed->failed");
+    let spoken = sample_with_detail(Failed, "cannot download: no route");
+    assert_eq!(
+        story.receive_all(&[spoken.clone(), spoken]),
+        "failed->failed"
+    );
 }
 
 #[test]
-fn what_we_ended_is_not_begun_anew_by_the_same_sample() {
+fn an_ended_update_does_not_restart_with_the_same_sample() {
     for (before, after) in [
         (Downloading, Downloading),
         (Downloading, Downloaded),
         (Downloaded, Downloaded),
         (Started, Started),
     ] {
-        let mut story = Story::of(node(OsKind::Mutable));
-        story.seen = Some(seen(before));
-        assert_eq!(story.hears(&[sample(after)]), "", "{before} {after}");
+        let mut story = Story::new(node(OsKind::Mutable));
+        story.last_sample = Some(last_sample(before));
+        assert_eq!(story.receive_all(&[sample(after)]), "", "{before} {after}");
     }
 }
 
 #[test]
-fn an_update_is_not_taken_for_that_of_another_agent() {
-    let mut other = open(RunState::Rebooting { since: NOON });
+fn an_update_is_not_attributed_to_the_run_of_another_agent() {
+    let mut other = open_run(RunState::Rebooting { since: NOON });
     for kind in [Downloading, Started, Updated] {
-        let told = proved(Some(&other), &seen(UpToDate), &sample(kind));
-        assert!(told.starts_with("superseded+"), "{kind}: {told}");
+        let events = proved_events(Some(&other), &last_sample(UpToDate), &sample(kind));
+        assert!(events.starts_with("superseded+"), "{kind}: {events}");
     }
     other.state = RunState::Applying { since: NOON };
     other.attempt = Some(crate::run::AttemptId(uuid::Uuid::from_u128(1)));
-    assert_eq!(proved(Some(&other), &seen(Started), &sample(UpToDate)), "-");
-    let told = proved(Some(&other), &seen(Started), &sample(Updated));
-    assert_eq!(told, "superseded+finished");
+    assert_eq!(
+        proved_events(Some(&other), &last_sample(Started), &sample(UpToDate)),
+        "-"
+    );
+    let events = proved_events(Some(&other), &last_sample(Started), &sample(Updated));
+    assert_eq!(events, "superseded+finished");
 }
 
-fn proved(open: Option<&OpenRun>, seen: &Seen, sample: &Sample) -> String {
-    let known = node(OsKind::Mutable);
-    let delivered = Delivered {
+fn proved_events(open: Option<&OpenRun>, last: &LastSample, sample: &Sample) -> String {
+    let facts = node(OsKind::Mutable);
+    let delivered = DeliveryState {
         single: Some((NOON - hours(1), NOON + hours(1))),
-        ..Delivered::default()
+        ..DeliveryState::default()
     };
-    let before = Before {
-        seen: Some(seen),
+    let before = PriorState {
+        last_sample: Some(last),
         delivered: &delivered,
-        open,
-        known: &known,
+        open_run: open,
+        facts: &facts,
         images: &[],
     };
-    let proof = super::evidence(&before, sample, NOON);
+    let proof = super::evaluate_sample(&before, sample, NOON);
     let names: Vec<_> = proof.events.iter().map(|one| one.event.name()).collect();
-    match proof.seen.and_then(|seen| seen.doubt) {
-        Some(_) => "doubted".to_owned(),
+    match proof.last_sample.and_then(|last| last.unconfirmed_failure) {
+        Some(_) => "unconfirmed".to_owned(),
         None if names.is_empty() => "-".to_owned(),
         None => names.join("+"),
     }
@@ -244,28 +254,28 @@ fn every_open_state() -> Vec<Option<OpenRun>> {
         RunState::Verifying { since },
         RunState::Reverting { since },
     ];
-    let runs = states.into_iter().map(|state| Some(open(state)));
+    let runs = states.into_iter().map(|state| Some(open_run(state)));
     [None].into_iter().chain(runs).collect()
 }
 
-/// Every pair of consecutive samples, with no run and with one in each state that is open. The detail is the same in
-/// both samples, another one in the second, or none in the second. The window that was delivered is open.
+/// Every pair of consecutive samples, without a run and with one in each open state. The second sample has the same
+/// detail, another one, or none. The delivered window is open.
 #[test]
-fn every_pair_of_samples_proves_what_it_proves() {
+fn every_pair_of_samples_gives_the_expected_events() {
     let mut table = String::new();
     for before in SampleKind::ALL {
         for after in SampleKind::ALL {
-            for (words, detail) in [("same", "old"), ("new", "new"), ("empty", "")] {
-                let seen = Seen {
+            for (detail_kind, detail) in [("same", "old"), ("new", "new"), ("empty", "")] {
+                let last = LastSample {
                     kind: *before,
-                    ..remembered(&saying(UpToDate, "old"))
+                    ..stored_sample(&sample_with_detail(UpToDate, "old"))
                 };
-                let sample = saying(*after, detail);
-                write!(table, "{:<37}", format!("{before} {after}, {words}")).expect("text");
+                let sample = sample_with_detail(*after, detail);
+                write!(table, "{:<37}", format!("{before} {after}, {detail_kind}")).expect("text");
                 for open in every_open_state() {
-                    let told = proved(open.as_ref(), &seen, &sample);
+                    let events = proved_events(open.as_ref(), &last, &sample);
                     let state = open.map_or("none", |open| open.state.name());
-                    write!(table, " {:<38}", format!("{state}: {told}")).expect("text");
+                    write!(table, " {:<38}", format!("{state}: {events}")).expect("text");
                 }
                 table.truncate(table.trim_end().len());
                 table.push('\n');
@@ -277,53 +287,53 @@ fn every_pair_of_samples_proves_what_it_proves() {
 
 pub(super) fn any_sample() -> impl Strategy<Value = Sample> {
     let kinds = proptest::sample::select(SampleKind::ALL);
-    let details = proptest::sample::select(vec!["", "one", "two", FAILED]);
+    let details = proptest::sample::select(vec!["", "one", "two", FAILED_DETAIL]);
     let images = proptest::sample::select(vec!["", "3.0.1", "3.0.2"]);
     (kinds, details, images).prop_map(|(kind, detail, image)| Sample {
         detail: detail.to_owned(),
-        ..naming(kind, "edge", image)
+        ..sample_of_image(kind, "edge", image)
     })
 }
 
-const FAILED: &str =
+const FAILED_DETAIL: &str =
     r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL","FailureReason":"signaturecheck"}]}"#;
 
 proptest! {
-    /// Each event that is proved moves a run, so no run ends twice; the history checks that as it is told.
+    /// Each proved event changes a run, so no run ends twice; `Story` asserts that.
     #[test]
-    fn a_sample_that_is_repeated_changes_nothing(
+    fn a_repeated_sample_changes_nothing(
         samples in proptest::collection::vec(any_sample(), 1..20),
         in_window: bool,
     ) {
         let mut story = Story::at_rest(in_window);
         for sample in &samples {
-            story.hear(sample);
-            let (seen, runs) = (story.seen.clone(), story.runs.clone());
+            story.receive(sample);
+            let (last, runs) = (story.last_sample.clone(), story.runs.clone());
             story.now -= TICK;
-            let proof = story.hear(sample);
-            let is_doubted = |seen: &Option<Seen>| seen.as_ref().is_some_and(|s| s.doubt.is_some());
-            if !is_doubted(&seen) {
+            let proof = story.receive(sample);
+            let is_doubted = |last: &Option<LastSample>| last.as_ref().is_some_and(|s| s.unconfirmed_failure.is_some());
+            if !is_doubted(&last) {
                 prop_assert_eq!(&proof.events, &Vec::new());
-                prop_assert_eq!(&story.seen, &seen);
+                prop_assert_eq!(&story.last_sample, &last);
                 prop_assert_eq!(&story.runs, &runs);
             }
         }
     }
 
-    /// An end that was not seen before is always told, whatever was seen and is open.
+    /// An end that was not seen before is always recorded, whatever was sampled before and whether a run is open.
     #[test]
-    fn an_end_that_is_new_is_never_swallowed(samples in proptest::collection::vec(any_sample(), 1..20)) {
+    fn a_new_end_is_always_recorded(samples in proptest::collection::vec(any_sample(), 1..20)) {
         let mut story = Story::at_rest(true);
         for sample in &samples {
-            let was_updated = story.seen.as_ref().is_some_and(|seen| seen.kind == Updated);
-            let proof = story.hear(sample);
+            let was_updated = story.last_sample.as_ref().is_some_and(|last| last.kind == Updated);
+            let proof = story.receive(sample);
             let finished = proof.events.iter().any(|one| one.event == RunEvent::Finished);
             if sample.kind == Updated && !was_updated {
                 prop_assert!(finished);
                 prop_assert_eq!(story.runs.last().map(|run| run.1.name()), Some("succeeded"));
             }
             prop_assert!(proof.events.len() <= 2);
-            prop_assert_eq!(sample.kind == SampleKind::UpToDate && story.open().is_some(), false);
+            prop_assert_eq!(sample.kind == SampleKind::UpToDate && story.open_run().is_some(), false);
         }
     }
 }

@@ -1,130 +1,141 @@
-//! What a node is told about images, and what it says about its own, held against that.
+//! Images that are delivered to a node, and the images that it reports.
 
 use super::delivery::Node;
 use super::*;
-use crate::decide::KnownBad;
+use crate::decide::QuarantinedImage;
 use SampleKind::{Downloading, Started, UpToDate, Updated};
 
-/// A node that runs 3.0.1 and was told of 3.0.2.
-fn told_of_an_image() -> Story {
-    let mut story = Story::of(node(OsKind::Immutable));
+/// A node that runs 3.0.1 and got 3.0.2.
+fn with_delivered_image() -> Story {
+    let mut story = Story::new(node(OsKind::Immutable));
     story.images = vec![image(1, "3.0.1"), image(2, "3.0.2"), image(3, "3.0.3")];
-    story.delivered = Delivered {
+    story.delivered = DeliveryState {
         single: Some((NOON - hours(1), NOON + hours(1))),
         policy: Some(PolicyId::nth(1)),
         image: Some(image(2, "3.0.2")),
-        ..Delivered::default()
+        ..DeliveryState::default()
     };
-    story.hear(&sample(UpToDate));
+    story.receive(&sample(UpToDate));
     story
 }
 
 #[test]
-fn the_image_that_an_update_was_for_is_proved_by_its_echo() {
-    let mut story = told_of_an_image();
-    story.hear(&sample(Started));
-    let proof = story.hear(&naming(Updated, "edge", "3.0.2"));
+fn an_echoed_image_proves_the_update() {
+    let mut story = with_delivered_image();
+    story.receive(&sample(Started));
+    let proof = story.receive(&sample_of_image(Updated, "edge", "3.0.2"));
     assert_eq!(proof.image, Some(image(2, "3.0.2")));
     assert_eq!(story.conditions(), []);
-    // Also when its start was never seen, and only once.
-    let mut story = told_of_an_image();
+    // The same holds if the start was missed, and only once.
+    let mut story = with_delivered_image();
     assert!(
         story
-            .hear(&naming(Updated, "edge", "3.0.2"))
+            .receive(&sample_of_image(Updated, "edge", "3.0.2"))
             .image
             .is_some()
     );
-    assert_eq!(story.hear(&naming(Updated, "edge", "3.0.2")).image, None);
+    assert_eq!(
+        story
+            .receive(&sample_of_image(Updated, "edge", "3.0.2"))
+            .image,
+        None
+    );
 }
 
-/// The wish was taken back between the beginning and the end, so the agent had nothing left to echo. Not to believe it
-/// would make an older image look newer than the one that runs.
+/// The target was withdrawn between the beginning and the end, so the agent had no image to echo. If the update were
+/// ignored, an older image would look newer than the running one.
 #[test]
-fn who_names_no_image_any_more_was_brought_to_the_frozen_one() {
-    let mut story = told_of_an_image();
-    story.hear(&sample(Started));
-    let proof = story.hear(&sample(Updated));
+fn an_end_without_an_image_proves_the_frozen_image() {
+    let mut story = with_delivered_image();
+    story.receive(&sample(Started));
+    let proof = story.receive(&sample(Updated));
     assert_eq!(proof.image, Some(image(2, "3.0.2")));
     assert_eq!(story.conditions(), []);
-    assert_eq!(story.known.running, image(2, "3.0.2"));
+    assert_eq!(story.facts.running, image(2, "3.0.2"));
 }
 
-/// It reports what it was told last, not what it booted (southbound section 3.8): what its run was for counts.
+/// The agent reports the last delivered image, not the booted one, so the target of its run decides.
 #[test]
-fn another_image_than_the_frozen_one_is_not_believed() {
-    let mut story = told_of_an_image();
-    story.hear(&sample(Downloading));
+fn an_image_other_than_the_frozen_one_is_not_trusted() {
+    let mut story = with_delivered_image();
+    story.receive(&sample(Downloading));
     story.delivered.image = Some(image(3, "3.0.3"));
-    let proof = story.hear(&naming(Updated, "edge", "3.0.3"));
+    let proof = story.receive(&sample_of_image(Updated, "edge", "3.0.3"));
     assert_eq!(proof.image, None);
     assert_eq!(story.conditions(), [ConditionKind::OtherImage]);
     assert_eq!(
         story.runs[0].1.name(),
         "succeeded",
-        "the outcome is not lost"
+        "the outcome is recorded"
     );
-    assert_eq!(story.known.running, image(1, "3.0.1"));
-    // An update that reports what it was for settles it.
-    story.hears(&[sample(UpToDate), naming(Updated, "edge", "3.0.3")]);
+    assert_eq!(story.facts.running, image(1, "3.0.1"));
+    // An update that reports its target clears the condition.
+    story.receive_all(&[sample(UpToDate), sample_of_image(Updated, "edge", "3.0.3")]);
     assert_eq!(story.conditions(), []);
-    assert_eq!(story.known.running, image(3, "3.0.3"));
+    assert_eq!(story.facts.running, image(3, "3.0.3"));
 }
 
 #[test]
-fn an_image_of_nowhere_and_one_of_another_profile_are_shown() {
-    let mut story = told_of_an_image();
-    story.hear(&naming(Updated, "edge", "9.9"));
+fn unknown_images_and_other_profiles_raise_conditions() {
+    let mut story = with_delivered_image();
+    story.receive(&sample_of_image(Updated, "edge", "9.9"));
     assert_eq!(
         story.conditions(),
         [ConditionKind::UnknownImage, ConditionKind::OtherImage]
     );
-    story.hear(&naming(UpToDate, "desktop", "3.0.2"));
+    story.receive(&sample_of_image(UpToDate, "desktop", "3.0.2"));
     assert_eq!(
         story.conditions(),
         [ConditionKind::ProfileMismatch, ConditionKind::OtherImage]
     );
-    story.hear(&naming(UpToDate, "edge", "3.0.1"));
+    story.receive(&sample_of_image(UpToDate, "edge", "3.0.1"));
     assert_eq!(story.conditions(), [ConditionKind::OtherImage]);
 }
 
 #[test]
-fn a_node_without_images_is_not_asked_for_one() {
+fn the_image_of_a_package_node_is_not_checked() {
     let mut story = Story::at_rest(true);
-    let proof = story.hear(&naming(Updated, "edge", "3.0.2"));
+    let proof = story.receive(&sample_of_image(Updated, "edge", "3.0.2"));
     assert_eq!((proof.image, proof.conditions), (None, vec![]));
 }
 
 #[test]
-fn what_could_be_updated_is_known_or_stays() {
+fn the_available_update_is_known_or_unchanged() {
     let images = [image(1, "3.0.1"), image(2, "3.0.2")];
-    let known = node(OsKind::Immutable);
+    let facts = node(OsKind::Immutable);
     assert_eq!(
-        available(&known, &images, "x").as_deref(),
+        available_update(&facts, &images, "x").as_deref(),
         Some("Edge 3.0.2")
     );
-    assert_eq!(available(&known, &images[..1], "").as_deref(), Some(""));
-    assert_eq!(available(&known, &[], ""), None);
+    assert_eq!(
+        available_update(&facts, &images[..1], "").as_deref(),
+        Some("")
+    );
+    assert_eq!(available_update(&facts, &[], ""), None);
     let packages = node(OsKind::Mutable);
-    assert_eq!(available(&packages, &[], "[]").as_deref(), Some("[]"));
-    // What is made for other machines is no update of this one.
+    assert_eq!(
+        available_update(&packages, &[], "[]").as_deref(),
+        Some("[]")
+    );
+    // An image for another architecture is no update of this node.
     let made_for = |architecture: &str, n, version: &str| Image {
         architecture: architecture.to_owned(),
         ..image(n, version)
     };
-    let known = NodeFacts {
+    let facts = NodeFacts {
         running: made_for("x86_64", 1, "3.0.1"),
-        ..known
+        ..facts
     };
     let images = [
         made_for("amd64", 2, "3.0.2"),
         made_for("aarch64", 3, "3.0.3"),
     ];
-    let shown = available(&known, &images, "");
-    assert_eq!(shown.as_deref(), Some("Edge 3.0.2"));
-    assert_eq!(available(&known, &images[1..], ""), None);
+    let newer_image = available_update(&facts, &images, "");
+    assert_eq!(newer_image.as_deref(), Some("Edge 3.0.2"));
+    assert_eq!(available_update(&facts, &images[1..], ""), None);
 }
 
-/// Such an agent checks none, and each is as long as all else that is remembered of the image.
+/// EIM agents check no signatures, and each one is as long as all other stored data of the image.
 #[test]
 fn the_signatures_of_an_image_are_not_remembered() {
     let mut node = Node::image(&[window(-1, 1)]);
@@ -134,37 +145,37 @@ fn the_signatures_of_an_image_are_not_remembered() {
             signatures: vec![signature.to_owned()],
             ..unsigned.clone()
         };
-        node.wanted.images = vec![signed.clone()];
+        node.desired.images = vec![signed.clone()];
         let before = node.delivered.clone();
         let answer = node.poll(NOON);
         assert_eq!(answer.image, Some(signed));
         assert_eq!(answer.delivered.image.as_ref(), Some(&unsigned));
         assert!(
             signature == "one" || answer.delivered == before,
-            "nothing to write"
+            "no change to store"
         );
     }
     let rules = ImageRules {
         attempts: 3,
         ..ImageRules::default()
     };
-    let mut policy = policy(1, Wish::Latest);
-    policy.spec = policy.spec.imaged(rules).expect("rules");
-    let meant = node.delivered.target(&policy).expect("a wish");
-    assert_eq!(meant, Target::of_image(&policy, unsigned));
+    let mut policy = policy(1, DesiredUpdate::Latest);
+    policy.spec = policy.spec.with_image_rules(rules).expect("rules");
+    let meant = node.delivered.target(&policy).expect("a target");
+    assert_eq!(meant, Target::for_image(&policy, unsigned));
     assert_eq!(meant.image_rules, rules);
 }
 
-/// Such an agent does not say what failed, so nobody could tell it to try again.
+/// An EIM agent does not report what failed, so an operator could not order another attempt.
 #[test]
-fn an_image_is_delivered_whatever_failed_where_another_agent_ran() {
+fn an_image_that_failed_under_another_agent_is_delivered() {
     let mut node = Node::image(&[window(-1, 1)]);
     let file = Sha256::parse("sha256", &"a".repeat(64)).expect("a digest");
-    node.wanted.images[1].sha256 = file.clone();
-    node.known.bad_images = vec![KnownBad {
+    node.desired.images[1].sha256 = file.clone();
+    node.facts.bad_images = vec![QuarantinedImage {
         sha256: file,
         since: NOON - hours(5),
     }];
-    let answer = node.ask(NOON);
+    let answer = node.answer_at(NOON);
     assert!(answer.image.is_some() && answer.single.is_some());
 }

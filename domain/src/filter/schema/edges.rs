@@ -1,4 +1,4 @@
-//! What leads where.
+//! The edges between resources.
 
 use super::{Edge, Resource};
 
@@ -28,7 +28,7 @@ const INSTANCE: &[Edge] = &[
     to_one("localaccount", Resource::LocalAccount),
     to_one("update_policy", Resource::Policy),
     to_many("custom_config", Resource::CustomConfig),
-    to_many("workload_members", Resource::Nothing),
+    to_many("workload_members", Resource::WorkloadMember),
 ];
 
 const POLICY: &[Edge] = &[to_one("target_os", Resource::Os)];
@@ -46,7 +46,7 @@ const SCHEDULE: &[Edge] = &[
 
 const NIC: &[Edge] = &[to_many("ipaddresses", Resource::IpAddress)];
 
-pub(super) const fn of(resource: Resource) -> &'static [Edge] {
+pub(super) const fn edges_of(resource: Resource) -> &'static [Edge] {
     match resource {
         Resource::Region => REGION,
         Resource::Site => SITE,
@@ -64,7 +64,7 @@ pub(super) const fn of(resource: Resource) -> &'static [Edge] {
         | Resource::Usb
         | Resource::Gpu
         | Resource::IpAddress
-        | Resource::Nothing => &[],
+        | Resource::WorkloadMember => &[],
     }
 }
 

@@ -1,4 +1,4 @@
-//! The values that the wire knows (northbound section 1.3).
+//! The enumerations of the API and their values.
 
 use super::Enumeration;
 
@@ -47,7 +47,7 @@ pub(super) const SECURITY_FEATURE: Enumeration = values(
 pub(super) const UPDATE_POLICY: Enumeration =
     values("UPDATE_POLICY_", &["unspecified", "latest", "target"]);
 
-/// Of our own: the wire has the bare names of the states of a run.
+/// Evenkeel's own: the wire has the bare names of the states of a run.
 pub(super) const RUN_STATE: Enumeration = values(
     "",
     &[

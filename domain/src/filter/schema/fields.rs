@@ -1,15 +1,16 @@
-//! The fields of each resource: the plain members of its JSON that a database can compare (northbound section 1.3).
+//! The fields of each resource: the plain members of its JSON that a database can compare.
 //!
-//! What is made from many rows or holds secrets is no field: inherited labels, totals, details of a run, credentials.
+//! Values that are computed from many rows or are secret are not fields: inherited labels, totals, details of a run,
+//! credentials.
 
 use super::enumerations as of_few;
-use super::{Enumeration, Field, FieldKind, Resource};
+use super::{Enumeration, FieldKind, FilterField, Resource};
 use crate::id::{
     CustomConfigId, HostId, InstanceId, IpAddressId, LocalAccountId, OsId, PolicyId, ProviderId,
     RegionId, RepeatedScheduleId, RunId, SingleScheduleId, SiteId,
 };
 
-const REGION: &[Field] = &[
+const REGION: &[FilterField] = &[
     id(RegionId::PREFIX),
     text("name"),
     text("metadata"),
@@ -17,7 +18,7 @@ const REGION: &[Field] = &[
     UPDATED_AT,
 ];
 
-const SITE: &[Field] = &[
+const SITE: &[FilterField] = &[
     id(SiteId::PREFIX),
     text("name"),
     number("site_lat"),
@@ -27,7 +28,7 @@ const SITE: &[Field] = &[
     UPDATED_AT,
 ];
 
-const HOST: &[Field] = &[
+const HOST: &[FilterField] = &[
     id(HostId::PREFIX),
     text("name"),
     one_of("desired_state", &of_few::HOST_STATE),
@@ -88,7 +89,7 @@ const HOST: &[Field] = &[
     UPDATED_AT,
 ];
 
-const INSTANCE: &[Field] = &[
+const INSTANCE: &[FilterField] = &[
     id(InstanceId::PREFIX),
     one_of("kind", &of_few::INSTANCE_KIND),
     text("name"),
@@ -115,7 +116,7 @@ const INSTANCE: &[Field] = &[
     UPDATED_AT,
 ];
 
-const OS: &[Field] = &[
+const OS: &[FilterField] = &[
     id(OsId::PREFIX),
     text("name"),
     text("architecture"),
@@ -142,7 +143,7 @@ const OS: &[Field] = &[
     UPDATED_AT,
 ];
 
-const POLICY: &[Field] = &[
+const POLICY: &[FilterField] = &[
     id(PolicyId::PREFIX),
     text("name"),
     text("description"),
@@ -150,13 +151,13 @@ const POLICY: &[Field] = &[
     text("update_packages"),
     text("update_sources"),
     text("update_kernel_command"),
-    truth("allow_downgrade"),
+    boolean("allow_downgrade"),
     number("offline_days"),
     CREATED_AT,
     UPDATED_AT,
 ];
 
-const RUN: &[Field] = &[
+const RUN: &[FilterField] = &[
     id(RunId::PREFIX),
     text("name"),
     text("description"),
@@ -173,7 +174,7 @@ const RUN: &[Field] = &[
     UPDATED_AT,
 ];
 
-const SINGLE_SCHEDULE: &[Field] = &[
+const SINGLE_SCHEDULE: &[FilterField] = &[
     id(SingleScheduleId::PREFIX),
     text("name"),
     one_of("schedule_status", &of_few::SCHEDULE_STATUS),
@@ -183,7 +184,7 @@ const SINGLE_SCHEDULE: &[Field] = &[
     UPDATED_AT,
 ];
 
-const REPEATED_SCHEDULE: &[Field] = &[
+const REPEATED_SCHEDULE: &[FilterField] = &[
     id(RepeatedScheduleId::PREFIX),
     text("name"),
     one_of("schedule_status", &of_few::SCHEDULE_STATUS),
@@ -198,7 +199,7 @@ const REPEATED_SCHEDULE: &[Field] = &[
     UPDATED_AT,
 ];
 
-const PROVIDER: &[Field] = &[
+const PROVIDER: &[FilterField] = &[
     id(ProviderId::PREFIX),
     one_of("provider_kind", &of_few::PROVIDER_KIND),
     one_of("provider_vendor", &of_few::PROVIDER_VENDOR),
@@ -209,7 +210,7 @@ const PROVIDER: &[Field] = &[
     UPDATED_AT,
 ];
 
-const CUSTOM_CONFIG: &[Field] = &[
+const CUSTOM_CONFIG: &[FilterField] = &[
     id(CustomConfigId::PREFIX),
     text("name"),
     text("description"),
@@ -218,7 +219,7 @@ const CUSTOM_CONFIG: &[Field] = &[
     UPDATED_AT,
 ];
 
-const LOCAL_ACCOUNT: &[Field] = &[
+const LOCAL_ACCOUNT: &[FilterField] = &[
     id(LocalAccountId::PREFIX),
     text("username"),
     text("ssh_key"),
@@ -226,19 +227,19 @@ const LOCAL_ACCOUNT: &[Field] = &[
     UPDATED_AT,
 ];
 
-const NIC: &[Field] = &[
+const NIC: &[FilterField] = &[
     text("device_name"),
     text("pci_identifier"),
     text("mac_addr"),
-    truth("sriov_enabled"),
+    boolean("sriov_enabled"),
     number("sriov_vfs_num"),
     number("sriov_vfs_total"),
     number("mtu"),
     one_of("link_state", &of_few::LINK_STATE),
-    truth("bmc_interface"),
+    boolean("bmc_interface"),
 ];
 
-const STORAGE: &[Field] = &[
+const STORAGE: &[FilterField] = &[
     text("wwid"),
     text("serial"),
     text("vendor"),
@@ -247,7 +248,7 @@ const STORAGE: &[Field] = &[
     text("device_name"),
 ];
 
-const USB: &[Field] = &[
+const USB: &[FilterField] = &[
     text("id_vendor"),
     text("id_product"),
     number("bus"),
@@ -257,7 +258,7 @@ const USB: &[Field] = &[
     text("device_name"),
 ];
 
-const GPU: &[Field] = &[
+const GPU: &[FilterField] = &[
     text("pci_id"),
     text("product"),
     text("vendor"),
@@ -265,7 +266,7 @@ const GPU: &[Field] = &[
     text("device_name"),
 ];
 
-const IP_ADDRESS: &[Field] = &[
+const IP_ADDRESS: &[FilterField] = &[
     id(IpAddressId::PREFIX),
     text("address"),
     one_of("status", &of_few::IP_ADDRESS_STATUS),
@@ -273,9 +274,9 @@ const IP_ADDRESS: &[Field] = &[
     one_of("config_method", &of_few::IP_ADDRESS_CONFIG_METHOD),
 ];
 
-const NOTHING: &[Field] = &[id("workloadmember")];
+const WORKLOAD_MEMBER: &[FilterField] = &[id("workloadmember")];
 
-pub(super) const fn of(resource: Resource) -> &'static [Field] {
+pub(super) const fn fields_of(resource: Resource) -> &'static [FilterField] {
     match resource {
         Resource::Region => REGION,
         Resource::Site => SITE,
@@ -294,37 +295,37 @@ pub(super) const fn of(resource: Resource) -> &'static [Field] {
         Resource::Usb => USB,
         Resource::Gpu => GPU,
         Resource::IpAddress => IP_ADDRESS,
-        Resource::Nothing => NOTHING,
+        Resource::WorkloadMember => WORKLOAD_MEMBER,
     }
 }
 
-const CREATED_AT: Field = field("created_at", FieldKind::Moment);
-const UPDATED_AT: Field = field("updated_at", FieldKind::Moment);
+const CREATED_AT: FilterField = field("created_at", FieldKind::Rfc3339Time);
+const UPDATED_AT: FilterField = field("updated_at", FieldKind::Rfc3339Time);
 
-const fn field(name: &'static str, kind: FieldKind) -> Field {
-    Field { name, kind }
+const fn field(name: &'static str, kind: FieldKind) -> FilterField {
+    FilterField { name, kind }
 }
 
-const fn id(prefix: &'static str) -> Field {
+const fn id(prefix: &'static str) -> FilterField {
     field("resource_id", FieldKind::Id(prefix))
 }
 
-const fn text(name: &'static str) -> Field {
+const fn text(name: &'static str) -> FilterField {
     field(name, FieldKind::Text)
 }
 
-const fn one_of(name: &'static str, values: &'static Enumeration) -> Field {
+const fn one_of(name: &'static str, values: &'static Enumeration) -> FilterField {
     field(name, FieldKind::Enumeration(values))
 }
 
-const fn number(name: &'static str) -> Field {
+const fn number(name: &'static str) -> FilterField {
     field(name, FieldKind::Number)
 }
 
-const fn truth(name: &'static str) -> Field {
-    field(name, FieldKind::Truth)
+const fn boolean(name: &'static str) -> FilterField {
+    field(name, FieldKind::Bool)
 }
 
-const fn seconds(name: &'static str) -> Field {
-    field(name, FieldKind::Seconds)
+const fn seconds(name: &'static str) -> FilterField {
+    field(name, FieldKind::UnixSeconds)
 }

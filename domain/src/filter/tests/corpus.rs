@@ -1,4 +1,4 @@
-//! What the ancestor's clients send (northbound section 2.3).
+//! Filters that EIM's clients send, and our extensions.
 
 use super::*;
 
@@ -90,8 +90,8 @@ const CORPUS: &[(Resource, &str)] = &[
     (Resource::Host, "NOT has(provider) OR site.name = 'a*b'"),
 ];
 
-/// What is ours beyond that.
-const OURS: &[(Resource, &str)] = &[
+/// Filters beyond those of EIM's clients.
+const EXTENSIONS: &[(Resource, &str)] = &[
     (Resource::Host, "name == 'edge-01' AND serialNumber != 'S'"),
     (Resource::Host, "metadata:city AND metadata.city = 'ulm'"),
     (Resource::Host, r#"site.metadata."example.com/rack" != "1""#),
@@ -115,26 +115,30 @@ const OURS: &[(Resource, &str)] = &[
 
 fn table(filters: &[(Resource, &str)]) -> String {
     let row = |(resource, text): &(Resource, &str)| {
-        let filter = shown(*resource, text);
+        let filter = render(*resource, text);
         format!("{resource:?}: {text}\n    {filter}\n")
     };
     filters.iter().map(row).collect()
 }
 
 #[test]
-fn what_the_clients_send_is_understood() {
+fn the_filters_of_eim_clients_are_accepted() {
     insta::assert_snapshot!(table(CORPUS));
 }
 
 #[test]
-fn what_is_ours_beyond_that_is_understood() {
-    insta::assert_snapshot!(table(OURS));
+fn our_extensions_are_accepted() {
+    insta::assert_snapshot!(table(EXTENSIONS));
 }
 
 #[test]
-fn what_is_shown_is_understood_as_the_same() {
-    for (resource, text) in CORPUS.iter().chain(OURS) {
-        let filter = parse(*resource, text);
-        assert_eq!(parse(*resource, &shown(*resource, text)), filter, "{text}");
+fn a_rendered_filter_parses_to_the_same_filter() {
+    for (resource, text) in CORPUS.iter().chain(EXTENSIONS) {
+        let filter = parse_filter(*resource, text);
+        assert_eq!(
+            parse_filter(*resource, &render(*resource, text)),
+            filter,
+            "{text}"
+        );
     }
 }

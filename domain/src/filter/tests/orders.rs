@@ -14,7 +14,7 @@ fn order(text: &str) -> String {
 }
 
 #[test]
-fn fields_stand_with_commas_between_them() {
+fn fields_are_separated_by_commas() {
     assert_eq!(order("name"), "name");
     assert_eq!(
         order("name asc, host_status desc,hostStatusTimestamp DESC"),
@@ -24,7 +24,7 @@ fn fields_stand_with_commas_between_them() {
 }
 
 #[test]
-fn a_bad_order_is_told_where_and_why() {
+fn a_bad_order_is_reported_with_its_position_and_reason() {
     let bad = [
         "nam",
         "siteId",
@@ -48,7 +48,7 @@ fn a_bad_order_is_told_where_and_why() {
 }
 
 #[test]
-fn an_order_has_a_greatest_length() {
+fn an_order_has_a_maximum_length() {
     let bad = parse_order(Resource::Host, &"name,".repeat(201)).expect_err("too long");
     assert_eq!(bad.to_string(), "at 1000: longer than 1000 characters");
 }

@@ -1,4 +1,4 @@
-//! Random filters are read as they are shown, and no text does harm.
+//! Random filters parse to themselves after they are written, and no text causes a panic.
 
 use chrono::DateTime;
 use proptest::prelude::*;
@@ -6,10 +6,10 @@ use proptest::sample::{Index, select};
 
 use super::*;
 
-/// A way that begins at a resource, and where it ends.
-fn a_path(from: Resource, most: usize) -> impl Strategy<Value = (Path, Resource)> {
+/// A path that begins at a resource, and the resource at its end.
+fn a_path(from: Resource, most: usize) -> impl Strategy<Value = (EdgePath, Resource)> {
     prop::collection::vec(any::<Index>(), 0..=most).prop_map(move |picks| {
-        let (mut path, mut end) = (Path::new(), from);
+        let (mut path, mut end) = (EdgePath::new(), from);
         for pick in picks {
             if end.edges().is_empty() {
                 break;
@@ -35,30 +35,30 @@ fn a_pattern() -> impl Strategy<Value = Pattern> {
     pieces.prop_map(|pieces| Pattern::new(pieces).expect("there are letters"))
 }
 
-fn a_condition(kind: FieldKind) -> BoxedStrategy<Condition> {
+fn a_condition(kind: FieldKind) -> BoxedStrategy<FieldCondition> {
     let comparison = || select(Comparison::ALL);
     let of_kind = match kind {
         FieldKind::Id(_) | FieldKind::Text => prop_oneof![
-            a_pattern().prop_map(Condition::Contains),
-            a_text().prop_map(Condition::Exactly),
-            a_text().prop_map(Condition::Not),
-            Just(Condition::Not(String::new())),
+            a_pattern().prop_map(FieldCondition::Contains),
+            a_text().prop_map(FieldCondition::Exactly),
+            a_text().prop_map(FieldCondition::Not),
+            Just(FieldCondition::Not(String::new())),
         ]
         .boxed(),
         FieldKind::Enumeration(values) => prop_oneof![
-            select(values.names).prop_map(Condition::Is),
-            select(values.names).prop_map(Condition::IsNot),
+            select(values.names).prop_map(FieldCondition::Is),
+            select(values.names).prop_map(FieldCondition::IsNot),
         ]
         .boxed(),
         FieldKind::Number => (comparison(), any::<i64>())
-            .prop_map(|(comparison, number)| Condition::Number(comparison, number))
+            .prop_map(|(comparison, number)| FieldCondition::Number(comparison, number))
             .boxed(),
-        FieldKind::Truth => any::<bool>().prop_map(Condition::Truth).boxed(),
-        FieldKind::Seconds | FieldKind::Moment => (comparison(), a_time())
-            .prop_map(|(comparison, time)| Condition::Time(comparison, time))
+        FieldKind::Bool => any::<bool>().prop_map(FieldCondition::Bool).boxed(),
+        FieldKind::UnixSeconds | FieldKind::Rfc3339Time => (comparison(), a_time())
+            .prop_map(|(comparison, time)| FieldCondition::Time(comparison, time))
             .boxed(),
     };
-    prop_oneof![9 => of_kind, 1 => Just(Condition::Unset)].boxed()
+    prop_oneof![9 => of_kind, 1 => Just(FieldCondition::Unset)].boxed()
 }
 
 fn a_time() -> impl Strategy<Value = Time> {
@@ -78,12 +78,12 @@ fn a_label_condition() -> impl Strategy<Value = LabelCondition> {
     ]
 }
 
-fn a_test(path: Path, end: Resource) -> impl Strategy<Value = Filter> {
-    let fields: Vec<&'static Field> = end.fields().iter().collect();
+fn a_test(path: EdgePath, end: Resource) -> impl Strategy<Value = Filter> {
+    let fields: Vec<&'static FilterField> = end.fields().iter().collect();
     select(fields).prop_flat_map(move |field| {
         let path = path.clone();
         a_condition(field.kind).prop_map(move |condition| {
-            Filter::Test(Test {
+            Filter::Test(FieldTest {
                 path: path.clone(),
                 field,
                 condition,
@@ -131,25 +131,25 @@ fn a_filter() -> impl Strategy<Value = (Resource, Filter)> {
 
 proptest! {
     #[test]
-    fn what_is_shown_is_read_as_the_same((resource, filter) in a_filter()) {
+    fn a_rendered_filter_parses_to_the_same_filter((resource, filter) in a_filter()) {
         let text = filter.to_string();
-        prop_assume!(text.chars().count() <= Filter::MAX);
-        prop_assert_eq!(parse(resource, &text), Ok(filter), "{}", text);
+        prop_assume!(text.chars().count() <= Filter::MAX_CHARS);
+        prop_assert_eq!(parse_filter(resource, &text), Ok(filter), "{}", text);
     }
 
     #[test]
-    fn no_text_makes_a_panic(resource in select(Resource::ALL), text in "\\PC{0,80}") {
-        let _ = parse(resource, &text);
+    fn no_text_causes_a_panic(resource in select(Resource::ALL), text in "\\PC{0,80}") {
+        let _ = parse_filter(resource, &text);
         let _ = parse_order(resource, &text);
     }
 
     #[test]
-    fn no_text_of_its_letters_makes_a_panic(
-        words in prop::collection::vec(select(WORDS), 0..30),
+    fn no_combination_of_fragments_causes_a_panic(
+        fragments in prop::collection::vec(select(FRAGMENTS), 0..30),
         resource in select(Resource::ALL),
     ) {
-        let text = words.concat();
-        match parse(resource, &text) {
+        let text = fragments.concat();
+        match parse_filter(resource, &text) {
             Ok(filter) => prop_assert!(!filter.to_string().is_empty()),
             Err(bad) => prop_assert!(bad.position <= text.chars().count()),
         }
@@ -159,7 +159,7 @@ proptest! {
     }
 }
 
-const WORDS: &[&str] = &[
+const FRAGMENTS: &[&str] = &[
     " ",
     " ",
     " ",

@@ -1,4 +1,4 @@
-//! The schema agrees with itself and with the rest of the domain.
+//! The schema is consistent with itself and with the rest of the domain.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::schedule::ScheduleStatus;
 use crate::status::Indication;
 
 #[test]
-fn no_name_of_a_resource_means_two_things() {
+fn names_in_a_resource_are_unique() {
     for resource in Resource::ALL {
         let mut names = HashSet::new();
         assert!(!resource.fields().is_empty(), "{resource:?}");
@@ -29,7 +29,7 @@ fn no_name_of_a_resource_means_two_things() {
 }
 
 #[test]
-fn who_has_labels_has_the_field_for_them() {
+fn a_resource_with_labels_has_a_metadata_field() {
     for resource in Resource::ALL
         .iter()
         .filter(|resource| resource.has_labels())
@@ -40,44 +40,48 @@ fn who_has_labels_has_the_field_for_them() {
 }
 
 #[test]
-fn values_are_found_by_what_the_wire_calls_them() {
+fn wire_values_map_back_to_their_names() {
     let fields = Resource::ALL.iter().flat_map(|resource| resource.fields());
     for field in fields {
         let FieldKind::Enumeration(values) = field.kind else {
             continue;
         };
         for name in values.names {
-            assert_eq!(values.name_of(&values.wire(name)), Some(*name));
+            assert_eq!(values.name_from_wire(&values.wire_value(name)), Some(*name));
         }
     }
 }
 
 #[test]
-fn values_are_those_of_the_domain() {
+fn enumerations_match_the_domain() {
     let names = |resource: Resource, field: &str| -> HashSet<&str> {
         match resource.field(field).map(|field| field.kind) {
             Some(FieldKind::Enumeration(values)) => values.names.iter().copied().collect(),
             other => panic!("{field}: {other:?}"),
         }
     };
-    let same = |resource: Resource, field: &str, known: HashSet<&str>| {
-        assert_eq!(names(resource, field), known, "{resource:?} {field}");
+    let same = |resource: Resource, field: &str, expected: HashSet<&str>| {
+        assert_eq!(names(resource, field), expected, "{resource:?} {field}");
     };
-    let known = HostState::ALL.iter().map(|value| value.name());
-    same(Resource::Host, "current_state", known.collect());
-    let known = Indication::ALL.iter().map(|value| value.name());
-    same(Resource::Host, "host_status_indicator", known.collect());
-    let known = InstanceState::ALL.iter().map(|value| value.name());
-    same(Resource::Instance, "current_state", known.collect());
-    let known = InstanceKind::ALL.iter().map(|value| value.name());
-    same(Resource::Instance, "kind", known.collect());
-    let known = SecurityFeature::ALL.iter().map(|value| value.name());
-    same(Resource::Os, "security_feature", known.collect());
-    let known = OsProvider::ALL.iter().map(|value| value.name());
-    same(Resource::Os, "os_provider", known.collect());
-    let known = ScheduleStatus::ALL.iter().map(|value| value.name());
-    same(Resource::SingleSchedule, "schedule_status", known.collect());
-    let mut known = OsKind::ALL.iter().map(|value| value.name());
+    let expected = HostState::ALL.iter().map(|value| value.name());
+    same(Resource::Host, "current_state", expected.collect());
+    let expected = Indication::ALL.iter().map(|value| value.name());
+    same(Resource::Host, "host_status_indicator", expected.collect());
+    let expected = InstanceState::ALL.iter().map(|value| value.name());
+    same(Resource::Instance, "current_state", expected.collect());
+    let expected = InstanceKind::ALL.iter().map(|value| value.name());
+    same(Resource::Instance, "kind", expected.collect());
+    let expected = SecurityFeature::ALL.iter().map(|value| value.name());
+    same(Resource::Os, "security_feature", expected.collect());
+    let expected = OsProvider::ALL.iter().map(|value| value.name());
+    same(Resource::Os, "os_provider", expected.collect());
+    let expected = ScheduleStatus::ALL.iter().map(|value| value.name());
+    same(
+        Resource::SingleSchedule,
+        "schedule_status",
+        expected.collect(),
+    );
+    let mut expected = OsKind::ALL.iter().map(|value| value.name());
     let kinds = names(Resource::Os, "os_type");
-    assert!(known.all(|name| kinds.contains(name)));
+    assert!(expected.all(|name| kinds.contains(name)));
 }

@@ -1,25 +1,25 @@
-//! One field of a cron.
+//! One field of a cron expression.
 
 use super::Cron;
 use crate::invalid::Invalid;
 
-/// What a field is called and which numbers it may hold.
+/// Name of a field and the range of its numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field {
+pub(super) struct CronField {
     name: &'static str,
     min: u32,
     max: u32,
-    may_be_last: bool,
+    allows_last: bool,
 }
 
-/// The numbers that a field holds.
+/// Numbers that a field selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Values {
-    /// One bit a number.
+    /// One bit for each number.
     pub bits: u64,
-    /// Whether it was written as every number, which does not restrict; a list of all of them does.
+    /// Whether it was written as every number, which does not restrict; a list of all numbers does.
     pub every: bool,
-    /// Whether the last day of the month is among them.
+    /// Whether the last day of the month is selected.
     pub last: bool,
 }
 
@@ -28,46 +28,46 @@ impl Values {
         self.bits >> value & 1 == 1
     }
 
-    /// The least number that is not below `from`, which is below 64.
+    /// The least selected number that is not below `from`, which is below 64.
     pub fn next(self, from: u32) -> Option<u32> {
         let rest = self.bits >> from << from;
         (rest != 0).then(|| rest.trailing_zeros())
     }
 }
 
-impl Field {
+impl CronField {
     pub const fn new(name: &'static str, min: u32, max: u32) -> Self {
         Self {
             name,
             min,
             max,
-            may_be_last: false,
+            allows_last: false,
         }
     }
 
-    /// Allows `L` in it.
+    /// Allows `L` in the field.
     pub const fn with_last(self) -> Self {
         Self {
-            may_be_last: true,
+            allows_last: true,
             ..self
         }
     }
 
-    /// The bits of all its numbers.
+    /// The bits of all numbers of the field.
     pub const fn all(self) -> u64 {
         span(self.min, self.max)
     }
 
-    /// Reads a field.
+    /// Parses a field.
     pub fn parse(self, text: &str) -> Result<Values, Invalid> {
-        if text.len() > Cron::MAX {
-            return Err(self.invalid(format!("longer than {} bytes", Cron::MAX)));
+        if text.len() > Cron::MAX_FIELD_BYTES {
+            return Err(self.invalid(format!("longer than {} bytes", Cron::MAX_FIELD_BYTES)));
         }
         if text == "*" {
             return Ok(self.every());
         }
         text.split(',').try_fold(Values::default(), |values, part| {
-            let part = self.part(part)?;
+            let part = self.parse_part(part)?;
             Ok(Values {
                 bits: values.bits | part.bits,
                 every: values.every || part.every,
@@ -84,9 +84,9 @@ impl Field {
         }
     }
 
-    /// Reads what stands between two commas.
-    fn part(self, part: &str) -> Result<Values, Invalid> {
-        if part == "L" && self.may_be_last {
+    /// Parses the text between two commas.
+    fn parse_part(self, part: &str) -> Result<Values, Invalid> {
+        if part == "L" && self.allows_last {
             return Ok(Values {
                 last: true,
                 ..Values::default()
@@ -94,15 +94,15 @@ impl Field {
         }
         let (span, step) = match part.split_once('/') {
             None => (part, None),
-            Some((span, step)) => (span, Some(self.step(part, step)?)),
+            Some((span, step)) => (span, Some(self.parse_step(part, step)?)),
         };
         if span == "*" && step == Some(1) {
             return Ok(self.every());
         }
         let (first, last) = match (span.split_once('-'), step) {
-            (Some((first, last)), _) => (self.number(first)?, self.number(last)?),
+            (Some((first, last)), _) => (self.parse_number(first)?, self.parse_number(last)?),
             (None, Some(_)) if span == "*" => (self.min, self.max),
-            (None, None) => (self.number(span)?, self.number(span)?),
+            (None, None) => (self.parse_number(span)?, self.parse_number(span)?),
             (None, Some(_)) => {
                 return Err(
                     self.invalid(format!("{part:?}: a step needs `*` or a range before it"))
@@ -119,10 +119,11 @@ impl Field {
         })
     }
 
-    fn number(self, digits: &str) -> Result<u32, Invalid> {
-        let value = plain(digits).filter(|value| (self.min..=self.max).contains(value));
+    fn parse_number(self, digits: &str) -> Result<u32, Invalid> {
+        let value =
+            parse_plain_number(digits).filter(|value| (self.min..=self.max).contains(value));
         value.ok_or_else(|| {
-            let allowed = if self.may_be_last {
+            let allowed = if self.allows_last {
                 "lists, ranges (1-5), steps (*/5) and L for the last day"
             } else {
                 "lists, ranges (1-5) and steps (*/5)"
@@ -134,8 +135,8 @@ impl Field {
         })
     }
 
-    fn step(self, part: &str, digits: &str) -> Result<usize, Invalid> {
-        let value = plain(digits).filter(|value| (1..=self.max).contains(value));
+    fn parse_step(self, part: &str, digits: &str) -> Result<usize, Invalid> {
+        let value = parse_plain_number(digits).filter(|value| (1..=self.max).contains(value));
         value.map(|value| value as usize).ok_or_else(|| {
             self.invalid(format!(
                 "{part:?}: a step is a number from 1 to {}, without leading zeros",
@@ -148,8 +149,8 @@ impl Field {
         Invalid::new(self.name, why)
     }
 
-    /// Writes numbers as a list, or as `*`.
-    pub fn list(self, values: Values, as_star: bool) -> String {
+    /// Formats numbers as a list, or as `*`.
+    pub fn format_list(self, values: Values, as_star: bool) -> String {
         if as_star {
             return "*".to_owned();
         }
@@ -165,8 +166,8 @@ const fn span(first: u32, last: u32) -> u64 {
     (u64::MAX >> (63 - last)) >> first << first
 }
 
-/// A number of one or two digits without a sign and without leading zeros.
-fn plain(digits: &str) -> Option<u32> {
+/// Parses a number of one or two digits without a sign and without leading zeros.
+fn parse_plain_number(digits: &str) -> Option<u32> {
     let is_plain = matches!(
         digits.as_bytes(),
         [b'0'..=b'9'] | [b'1'..=b'9', b'0'..=b'9']

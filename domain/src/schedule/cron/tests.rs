@@ -14,11 +14,11 @@ fn parse(text: &str) -> Result<Cron, crate::invalid::Invalid> {
     Cron::parse(minutes, hours, day_month, month, day_week)
 }
 
-/// The first readings from one on, up to five.
+/// The first matching local times from one on, up to five.
 fn readings(text: &str, from: &str) -> Vec<String> {
     let (cron, mut readings) = (cron(text), Vec::new());
-    let mut from: NaiveDateTime = from.parse().expect("a reading");
-    while let Some(next) = cron.next_reading(from).filter(|_| readings.len() < 5) {
+    let mut from: NaiveDateTime = from.parse().expect("a local time");
+    while let Some(next) = cron.next_local_time(from).filter(|_| readings.len() < 5) {
         readings.push(next.format("%F %R %a").to_string());
         from = next + chrono::TimeDelta::seconds(1);
     }
@@ -26,7 +26,7 @@ fn readings(text: &str, from: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_texts_are_kept_as_given() {
+fn the_fields_are_stored_as_given() {
     let cron = cron("*/15,7,7 8-18/2 L,1 * 1-5");
     assert_eq!(cron.minutes(), "*/15,7,7");
     assert_eq!(cron.hours(), "8-18/2");
@@ -37,7 +37,7 @@ fn the_texts_are_kept_as_given() {
 }
 
 #[test]
-fn a_field_that_cannot_be_is_named_as_the_api_names_it() {
+fn an_invalid_field_is_named_as_in_the_api() {
     let bad = [
         "",
         "**",
@@ -85,7 +85,7 @@ fn a_field_that_cannot_be_is_named_as_the_api_names_it() {
 }
 
 #[test]
-fn a_refusal_says_what_would_be_right() {
+fn an_error_names_the_accepted_values() {
     let why = |text: &str| parse(text).expect_err(text).to_string();
     insta::assert_snapshot!([
         why("60 * * * *"),
@@ -145,7 +145,7 @@ fn one_of_two_restricted_days_is_enough() {
             "2026-03-06 00:00 Fri"
         ]
     );
-    // A list of every day restricts, every day by a star or by steps of one does not.
+    // A list of every day restricts; `*` and `*/1` do not.
     assert_eq!(
         readings("0 0 13 * 0-6", "2026-02-01T00:00:00")[0],
         "2026-02-01 00:00 Sun"
@@ -184,7 +184,7 @@ fn a_leap_day_is_awaited_for_eight_years_and_another_day_never() {
 }
 
 #[test]
-fn what_the_ancestor_cannot_say_is_written_as_lists() {
+fn fields_that_eim_cannot_express_become_lists() {
     let lists = |text: &str| cron(text).as_lists().map(|lists| lists.join(" "));
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(lists("* * * * *"), some("* * * * *"));

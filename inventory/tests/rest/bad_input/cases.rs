@@ -1,10 +1,10 @@
-//! What breaks a rule of a resource or of the things that it refers to.
+//! Requests that violate a rule of a resource or of a resource that they refer to.
 
 use serde_json::Value;
 
-use super::{Ground, Wrong, told};
+use super::{BadInputFixture, CaseResults, describe_response};
 
-/// What is asked, with which members in place of those of a good body, and what is told: status, code and field.
+/// Request, members that replace those of the valid body, and the expected status, code and field.
 const CASES: &str = r#"
 POST regions | {"name": 5} | 400 InvalidArgument name
 POST regions | {"name": "a\tb"} | 400 InvalidArgument name
@@ -214,21 +214,25 @@ GET compute/hosts/<host>/colour | - | 404 NotFound -
 "#;
 
 #[tokio::test]
-async fn what_breaks_a_rule_is_refused_with_its_code_and_its_field() {
-    let ground = Ground::new().await;
-    let mut wrong = Wrong::default();
+async fn a_broken_rule_is_rejected_with_its_code_and_its_field() {
+    let fixture = BadInputFixture::new().await;
+    let mut results = CaseResults::default();
     for case in CASES.lines().filter(|line| !line.is_empty()) {
         let columns: Vec<&str> = case.split(" | ").collect();
-        let [what, members, wanted] = columns.as_slice() else {
-            panic!("this is no case: {case}");
+        let [what, members, expected] = columns.as_slice() else {
+            panic!("this is not a case: {case}");
         };
         let body = (*members != "-").then(|| {
-            let members: Value = serde_json::from_str(&ground.filled(members)).expect("JSON");
-            ground.spoiled(what, &members)
+            let members: Value =
+                serde_json::from_str(&fixture.fill_placeholders(members)).expect("JSON");
+            fixture.body_with(what, &members)
         });
-        let answer = ground.house.ours(&ground.filled(what), body).await;
-        wrong.look(case, &told(&answer), wanted, &answer.1);
+        let answer = fixture
+            .server
+            .request_as_writer(&fixture.fill_placeholders(what), body)
+            .await;
+        results.check(case, &describe_response(&answer), expected, &answer.1);
     }
-    wrong.end(150);
-    ground.stays_as_it_was().await;
+    results.assert_all_passed(150);
+    fixture.assert_unchanged().await;
 }

@@ -1,13 +1,14 @@
-//! Filters and orders that are none: each says where, and what was probably meant.
+//! Invalid filters and orders. Each error has a position, and a hint if there is a likely
+//! correction.
 
 use serde_json::Value;
 
-use super::{Ground, Wrong};
-use crate::house::Who;
-use crate::lists::encoded;
+use super::{BadInputFixture, CaseResults};
+use crate::lists::percent_encode;
+use crate::test_server::Caller;
 
-/// Which list, the filter, and what is told: the position, and the hint if there is one.
-const FILTERS: &str = r#"
+/// List, filter, and the expected position and hint.
+const INVALID_FILTERS: &str = r#"
 compute/hosts | name | 4 -
 compute/hosts | name = | 6 -
 compute/hosts | nam = "x" | 0 name
@@ -37,8 +38,8 @@ regions | parentRegion = "x" | 0 parentRegion.resourceId
 providers | colour = "x" | 0 -
 "#;
 
-/// Which list, the order, and what is told.
-const ORDERS: &str = "
+/// List, order, and the expected position and hint.
+const INVALID_ORDERS: &str = "
 compute/hosts | site.name | 0 -
 compute/hosts | nam | 0 name
 compute/hosts | name up | 5 -
@@ -48,36 +49,44 @@ compute/hosts | name; note | 4 -
 sites | region | 0 -
 ";
 
-/// Asks a list, and looks where the parameter is told to be wrong.
-async fn ask(ground: &Ground, wrong: &mut Wrong, question: [&str; 3], wanted: &str) {
-    let [list, parameter, text] = question;
-    let what = format!("GET {list}?{parameter}={}", encoded(text));
-    let (status, problem) = ground.house.ours(&what, None).await;
+/// Requests a list and checks the reported position of the error in the parameter.
+async fn check_position(
+    fixture: &BadInputFixture,
+    results: &mut CaseResults,
+    input: [&str; 3],
+    expected: &str,
+) {
+    let [list, parameter, text] = input;
+    let what = format!("GET {list}?{parameter}={}", percent_encode(text));
+    let (status, problem) = fixture.server.request_as_writer(&what, None).await;
     let hint = problem["hint"].as_str().unwrap_or("-");
     let of = |member: &str| problem[member].as_str().unwrap_or("-").to_owned();
-    let (code, named) = (of("code"), of("parameter"));
+    let (code, parameter_name) = (of("code"), of("parameter"));
     let position = &problem["position"];
-    let told = format!("{} {code} {named} {position} {hint}", status.as_u16());
-    let wanted = format!("400 InvalidArgument {parameter} {wanted}");
-    wrong.look(&format!("{list} {text}"), &told, &wanted, &problem);
+    let actual = format!(
+        "{} {code} {parameter_name} {position} {hint}",
+        status.as_u16()
+    );
+    let expected = format!("400 InvalidArgument {parameter} {expected}");
+    results.check(&format!("{list} {text}"), &actual, &expected, &problem);
 }
 
 #[tokio::test]
-async fn what_does_not_parse_says_where_and_what_was_meant() {
-    let ground = Ground::new().await;
-    let mut wrong = Wrong::default();
-    for (parameter, cases) in [("filter", FILTERS), ("orderBy", ORDERS)] {
+async fn an_invalid_filter_or_order_reports_its_position_and_a_hint() {
+    let fixture = BadInputFixture::new().await;
+    let mut results = CaseResults::default();
+    for (parameter, cases) in [("filter", INVALID_FILTERS), ("orderBy", INVALID_ORDERS)] {
         for case in cases.lines().filter(|line| !line.is_empty()) {
             let columns: Vec<&str> = case.split(" | ").collect();
-            let [list, text, wanted] = columns.as_slice() else {
-                panic!("this is no case: {case}");
+            let [list, text, expected] = columns.as_slice() else {
+                panic!("this is not a case: {case}");
             };
-            ask(&ground, &mut wrong, [list, parameter, text], wanted).await;
+            check_position(&fixture, &mut results, [list, parameter, text], expected).await;
         }
     }
     let [open, close] = ["(", ")"].map(|sign| sign.repeat(65));
     let long = "a".repeat(3_992);
-    for (parameter, text, wanted) in [
+    for (parameter, text, expected) in [
         ("filter", format!("name = \"{long}\""), "4000 -"),
         ("filter", format!("{open}name = \"x\"{close}"), "65 -"),
         (
@@ -87,17 +96,20 @@ async fn what_does_not_parse_says_where_and_what_was_meant() {
         ),
         ("orderBy", "a".repeat(1_001), "1000 -"),
     ] {
-        let question = ["compute/hosts", parameter, text.as_str()];
-        ask(&ground, &mut wrong, question, wanted).await;
+        let input = ["compute/hosts", parameter, text.as_str()];
+        check_position(&fixture, &mut results, input, expected).await;
     }
-    wrong.end(30);
+    results.assert_all_passed(30);
 }
 
 #[tokio::test]
-async fn a_filter_is_judged_before_who_asks() {
-    let ground = Ground::new().await;
+async fn a_filter_is_checked_before_the_caller_is_authenticated() {
+    let fixture = BadInputFixture::new().await;
     let what = "GET /v1/projects/ours/compute/hosts?filter=nam%3D%22x%22";
-    let (status, problem) = ground.house.ask(Who::Nobody, what, None).await;
+    let (status, problem) = fixture
+        .server
+        .request_as(Caller::Anonymous, what, None)
+        .await;
     assert_eq!(
         (status.as_u16(), &problem["position"]),
         (400, &Value::from(0))

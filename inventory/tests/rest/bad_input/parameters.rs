@@ -1,13 +1,14 @@
-//! Ids in paths, and the parameters of lists: the same everywhere, as the document has them.
+//! Ids in paths and the parameters of lists. They are checked in the same way everywhere, as
+//! documented.
 
 use serde_json::{Value, json};
 
-use super::{Ground, PROJECT, Wrong, told, with_id};
-use crate::house::{House, NAMED, Who, names_a_thing, nightly};
+use super::{BadInputFixture, CaseResults, PROJECT_PREFIX, describe_response, fill_id};
 use crate::statuses::operations;
+use crate::test_server::{Caller, ID_PLACEHOLDERS, TestServer, has_id_placeholder, nightly};
 
-/// What stands before the dash of the ids behind a part of a path.
-const PREFIXES: [(&str, &str); 15] = [
+/// Prefix of the ids that follow a part of a path.
+const ID_PREFIXES: [(&str, &str); 15] = [
     ("/compute/hosts/", "host"),
     ("/compute/instances/", "inst"),
     ("/compute/os/", "os"),
@@ -25,10 +26,10 @@ const PREFIXES: [(&str, &str); 15] = [
     ("/localAccounts/", "localaccount"),
 ];
 
-/// A body that is good for a path with an id.
-fn good_body(house: &House, path: &str) -> Value {
+/// A valid body for a path with an id.
+fn valid_body(server: &TestServer, path: &str) -> Value {
     if path.contains("/schedules/single/") {
-        json!({"scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60)})
+        json!({"scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": server.seconds(60)})
     } else if path.contains("/schedules/repeated/") {
         nightly("")
     } else if path.ends_with("/assignments/{target}") {
@@ -42,8 +43,8 @@ fn good_body(house: &House, path: &str) -> Value {
     }
 }
 
-/// Ids that nothing has, with what is told of them.
-fn ids(prefix: &str, name: &str) -> [(String, String); 9] {
+/// Ids that do not exist, with the expected response.
+fn unknown_ids(prefix: &str, name: &str) -> [(String, String); 9] {
     let missing = "404 NotFound -".to_owned();
     let bad = format!("400 InvalidArgument {name}");
     [
@@ -60,38 +61,48 @@ fn ids(prefix: &str, name: &str) -> [(String, String); 9] {
 }
 
 #[tokio::test]
-async fn an_id_of_another_kind_is_bad_everywhere_and_one_that_nothing_has_is_not_found() {
-    let ground = Ground::new().await;
-    let mut wrong = Wrong::default();
+async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_id_is_not_found_everywhere() {
+    let fixture = BadInputFixture::new().await;
+    let mut results = CaseResults::default();
     for (method, path, _) in operations() {
-        if !names_a_thing(&path) {
+        if !has_id_placeholder(&path) {
             continue;
         }
-        let prefix = PREFIXES.iter().find(|(part, _)| path.contains(part));
-        let (_, prefix) = prefix.unwrap_or_else(|| panic!("of what are the ids in {path}?"));
-        let name = NAMED.iter().find(|named| path.contains(**named));
-        let name = name.map_or("", |named| named.trim_matches(['{', '}']));
+        let prefix = ID_PREFIXES.iter().find(|(part, _)| path.contains(part));
+        let (_, prefix) = prefix.unwrap_or_else(|| panic!("add the prefix of the ids in {path}"));
+        let name = ID_PLACEHOLDERS
+            .iter()
+            .find(|placeholder| path.contains(**placeholder));
+        let name = name.map_or("", |placeholder| placeholder.trim_matches(['{', '}']));
         let takes_a_body = method == "PUT" || method == "PATCH";
-        let body = takes_a_body.then(|| good_body(&ground.house, &path));
-        for (id, wanted) in ids(prefix, name) {
-            let what = format!("{method} {}", with_id(&path, &id));
-            let answer = ground.house.ask(Who::Writer, &what, body.clone()).await;
-            wrong.look(&what, &told(&answer), &wanted, &answer.1);
+        let body = takes_a_body.then(|| valid_body(&fixture.server, &path));
+        for (id, expected) in unknown_ids(prefix, name) {
+            let what = format!("{method} {}", fill_id(&path, &id));
+            let answer = fixture
+                .server
+                .request_as(Caller::Writer, &what, body.clone())
+                .await;
+            results.check(&what, &describe_response(&answer), &expected, &answer.1);
             let message = answer.1["message"].as_str().unwrap_or_default();
-            let is_named = !wanted.starts_with("404") || message.ends_with(" not found");
+            let is_named = !expected.starts_with("404") || message.ends_with(" not found");
             assert!(is_named, "{what}: {message}");
         }
-        // It is no text at all.
-        let what = format!("{method} {}", with_id(&path, "%FF"));
-        let answer = ground.house.ask(Who::Writer, &what, body).await;
-        wrong.look(&what, &told(&answer), "400 InvalidArgument -", &answer.1);
+        // These bytes are not text.
+        let what = format!("{method} {}", fill_id(&path, "%FF"));
+        let answer = fixture.server.request_as(Caller::Writer, &what, body).await;
+        results.check(
+            &what,
+            &describe_response(&answer),
+            "400 InvalidArgument -",
+            &answer.1,
+        );
     }
-    wrong.end(400);
-    ground.stays_as_it_was().await;
+    results.assert_all_passed(400);
+    fixture.assert_unchanged().await;
 }
 
-/// What no list can be asked for, and the parameter that is named.
-const OF_LISTS: [(&str, &str); 14] = [
+/// Queries that every list rejects, with the parameter that the error names.
+const INVALID_LIST_QUERIES: [(&str, &str); 14] = [
     ("pageSize=0", "pageSize"),
     ("pageSize=101", "pageSize"),
     ("pageSize=-1", "pageSize"),
@@ -108,8 +119,8 @@ const OF_LISTS: [(&str, &str); 14] = [
     ("pageToken=", "pageToken"),
 ];
 
-/// What no list can be asked for that has something to tell.
-const OF_FULL_LISTS: [(&str, &str); 5] = [
+/// Queries that every list with items rejects.
+const INVALID_FULL_LIST_QUERIES: [(&str, &str); 5] = [
     ("pageToken=abc", "pageToken"),
     ("pageSize=1&pageToken=abc", "pageToken"),
     ("pageSize=1&offset=1&pageToken=abc", "pageToken"),
@@ -118,24 +129,28 @@ const OF_FULL_LISTS: [(&str, &str); 5] = [
 ];
 
 #[tokio::test]
-async fn a_parameter_of_a_list_is_empty_or_beyond_its_bounds_nowhere() {
-    let ground = Ground::new().await;
-    let mut wrong = Wrong::default();
+async fn a_list_parameter_that_is_empty_or_out_of_bounds_is_rejected_everywhere() {
+    let fixture = BadInputFixture::new().await;
+    let mut results = CaseResults::default();
     for (method, path, operation) in operations() {
         let parameters = operation["parameters"].as_array();
         let is_paged =
-            parameters.is_some_and(|all| all.iter().any(|given| given["name"] == "pageSize"));
-        let Some(list) = path.strip_prefix(PROJECT).filter(|_| is_paged) else {
+            parameters.is_some_and(|all| all.iter().any(|declared| declared["name"] == "pageSize"));
+        let Some(list) = path.strip_prefix(PROJECT_PREFIX).filter(|_| is_paged) else {
             continue;
         };
         let is_absent = operation["tags"][0] == "absent";
-        let full: &[(&str, &str)] = if is_absent { &[] } else { &OF_FULL_LISTS };
-        for (query, named) in OF_LISTS.iter().chain(full) {
+        let full: &[(&str, &str)] = if is_absent {
+            &[]
+        } else {
+            &INVALID_FULL_LIST_QUERIES
+        };
+        for (query, parameter) in INVALID_LIST_QUERIES.iter().chain(full) {
             let what = format!("{method} {list}?{query}");
-            let answer = ground.house.ours(&what, None).await;
-            let wanted = format!("400 InvalidArgument {named}");
-            wrong.look(&what, &told(&answer), &wanted, &answer.1);
+            let answer = fixture.server.request_as_writer(&what, None).await;
+            let expected = format!("400 InvalidArgument {parameter}");
+            results.check(&what, &describe_response(&answer), &expected, &answer.1);
         }
     }
-    wrong.end(300);
+    results.assert_all_passed(300);
 }

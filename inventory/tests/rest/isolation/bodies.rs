@@ -1,19 +1,19 @@
-//! Bodies that name things of another project.
+//! Bodies that refer to resources of another project.
 
 use serde_json::{Value, json};
 
-use super::world::World;
-use crate::house::Things;
+use super::attack_context::AttackContext;
+use crate::test_server::ResourceIds;
 
-/// What is asked, the field that names something, and the id in it.
+/// Request, referring field, and the id in it.
 pub type Reference = (String, &'static str, String);
 
-/// Every field of a body that can name something of another project.
-pub fn references(own: &Things, other: &Things) -> Vec<Reference> {
-    let mut all = of_places(own, other);
-    all.extend(of_instances(own, other));
-    all.extend(of_schedules(own, other));
-    all.extend(of_policies(own, other));
+/// Every field of a body that can refer to a resource of another project.
+pub fn references(own: &ResourceIds, other: &ResourceIds) -> Vec<Reference> {
+    let mut all = location_references(own, other);
+    all.extend(instance_references(own, other));
+    all.extend(schedule_references(own, other));
+    all.extend(policy_references(own, other));
     all
 }
 
@@ -21,7 +21,7 @@ fn reference(what: impl Into<String>, field: &'static str, id: &str) -> Referenc
     (what.into(), field, id.to_owned())
 }
 
-fn of_places(own: &Things, other: &Things) -> Vec<Reference> {
+fn location_references(own: &ResourceIds, other: &ResourceIds) -> Vec<Reference> {
     let mut all = vec![
         reference("POST regions", "parentId", &other.region),
         reference("POST sites", "regionId", &other.region),
@@ -40,9 +40,9 @@ fn of_places(own: &Things, other: &Things) -> Vec<Reference> {
     all
 }
 
-fn of_instances(own: &Things, other: &Things) -> Vec<Reference> {
+fn instance_references(own: &ResourceIds, other: &ResourceIds) -> Vec<Reference> {
     let mut all = Vec::new();
-    let one = format!("compute/instances/{}", own.instance);
+    let instance = format!("compute/instances/{}", own.instance);
     for (field, id) in [
         ("hostID", &other.host),
         ("osID", &other.os),
@@ -51,32 +51,32 @@ fn of_instances(own: &Things, other: &Things) -> Vec<Reference> {
         ("customConfigID", &other.config),
     ] {
         all.push(reference("POST compute/instances", field, id));
-        all.push(reference(format!("PUT {one}"), field, id));
-        all.push(reference(format!("PATCH {one}"), field, id));
+        all.push(reference(format!("PUT {instance}"), field, id));
+        all.push(reference(format!("PATCH {instance}"), field, id));
     }
     all
 }
 
-fn of_schedules(own: &Things, other: &Things) -> Vec<Reference> {
+fn schedule_references(own: &ResourceIds, other: &ResourceIds) -> Vec<Reference> {
     let mut all = Vec::new();
     for (field, id) in [
         ("targetHostId", &other.host),
         ("targetSiteId", &other.site),
         ("targetRegionId", &other.region),
     ] {
-        for (list, one) in [
+        for (list, resource) in [
             ("schedules/single", &own.schedule),
             ("schedules/repeated", &own.repeated),
         ] {
             all.push(reference(format!("POST {list}"), field, id));
-            all.push(reference(format!("PUT {list}/{one}"), field, id));
-            all.push(reference(format!("PATCH {list}/{one}"), field, id));
+            all.push(reference(format!("PUT {list}/{resource}"), field, id));
+            all.push(reference(format!("PATCH {list}/{resource}"), field, id));
         }
     }
     all
 }
 
-fn of_policies(own: &Things, other: &Things) -> Vec<Reference> {
+fn policy_references(own: &ResourceIds, other: &ResourceIds) -> Vec<Reference> {
     let field = "osUpdatePolicyId";
     let mut all = vec![
         reference("POST os-update-policies", "targetOsId", &other.os),
@@ -91,8 +91,8 @@ fn of_policies(own: &Things, other: &Things) -> Vec<Reference> {
     all
 }
 
-/// What else has to stand in such a body, so that only the reference is wrong.
-pub fn before(what: &str, own: &Things, world: &World<'_>) -> Value {
+/// The other members of such a body, so that only the reference is wrong.
+pub fn base_body(what: &str, own: &ResourceIds, context: &AttackContext<'_>) -> Value {
     let (method, path) = what.split_once(' ').expect("a method and a path");
     let is_new = method == "POST";
     if path.starts_with("schedules/") {
@@ -101,7 +101,7 @@ pub fn before(what: &str, own: &Things, world: &World<'_>) -> Value {
             "targetRegionId": "",
         });
         if path.starts_with("schedules/single") {
-            body["startSeconds"] = json!(world.house.seconds(60));
+            body["startSeconds"] = json!(context.server.seconds(60));
             return body;
         }
         body["durationSeconds"] = json!(60);
@@ -111,11 +111,11 @@ pub fn before(what: &str, own: &Things, world: &World<'_>) -> Value {
         return body;
     }
     if path.starts_with("compute/hosts/host-") {
-        return json!({"name": world.attacker.mark});
+        return json!({"name": context.attacker.mark});
     }
     match path {
         "compute/instances" if is_new => {
-            json!({"hostID": world.attacker.spare, "osID": own.os})
+            json!({"hostID": context.attacker.spare, "osID": own.os})
         }
         "compute/hosts/register" => json!({"serialNumber": "NEWONE"}),
         "compute/hosts" => json!({"name": "new"}),
@@ -124,9 +124,14 @@ pub fn before(what: &str, own: &Things, world: &World<'_>) -> Value {
     }
 }
 
-/// Changes of one's own things that name others beside: what is asked, the body, whether the others are passed over.
-pub fn masked(own: &Things, other: &Things, world: &World<'_>) -> Vec<(String, Value, bool)> {
-    let name = world.attacker.mark;
+/// Changes of own resources that also name foreign ones: request, body, and whether the foreign ids
+/// are ignored.
+pub fn masked_changes(
+    own: &ResourceIds,
+    other: &ResourceIds,
+    context: &AttackContext<'_>,
+) -> Vec<(String, Value, bool)> {
+    let name = context.attacker.mark;
     let of = |id: &String| json!({"resourceId": id});
     let host = format!("compute/hosts/{}", own.host);
     let site = format!("sites/{}", own.site);
@@ -139,38 +144,38 @@ pub fn masked(own: &Things, other: &Things, world: &World<'_>) -> Vec<(String, V
     let to_instance = json!({"name": name, "osUpdatePolicyID": other.policy, "hostID": other.host});
     let to_single = json!({
         "name": name, "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "targetSiteId": other.site,
-        "startSeconds": world.house.seconds(60),
+        "startSeconds": context.server.seconds(60),
     });
-    let beside_host = json!({
+    let host_with_relations = json!({
         "name": name, "resourceId": other.host, "site": of(&other.site), "provider": of(&other.provider),
         "instance": of(&other.instance),
     });
-    let beside_site = json!({
+    let site_with_relations = json!({
         "name": name, "regionId": own.region, "siteID": other.site, "region": of(&other.region),
     });
-    let beside_instance = json!({
+    let instance_with_relations = json!({
         "name": name, "instanceID": other.instance, "os": of(&other.os), "host": of(&other.host),
         "updatePolicy": of(&other.policy), "localaccount": of(&other.account),
     });
-    let mut all = vec![(format!("PUT {site}"), beside_site.clone(), true)];
-    for (one, mask, body, is_passed_over) in [
-        (&host, "", &beside_host, true),
-        (&host, "?fieldMask=site", &beside_host, true),
+    let mut all = vec![(format!("PUT {site}"), site_with_relations.clone(), true)];
+    for (path, mask, body, is_ignored) in [
+        (&host, "", &host_with_relations, true),
+        (&host, "?fieldMask=site", &host_with_relations, true),
         (&host, "?fieldMask=name", &to_host, true),
         (&host, "?fieldMask=name,siteId", &to_host, false),
-        (&site, "", &beside_site, true),
+        (&site, "", &site_with_relations, true),
         (&site, "?fieldMask=name", &to_site, true),
         (&site, "?fieldMask=regionId", &to_site, false),
         (&region, "?fieldMask=name", &to_region, true),
         (&region, "?fieldMask=parentId", &to_region, false),
-        (&instance, "", &beside_instance, true),
+        (&instance, "", &instance_with_relations, true),
         (&instance, "?fieldMask=name", &to_instance, true),
         (&instance, "?fieldMask=hostID", &to_instance, false),
         (&single, "?fieldMask=name", &to_single, true),
         (&single, "?fieldMask=targetSiteId", &to_single, false),
     ] {
-        let what = format!("PATCH {one}{mask}");
-        all.push((what, body.clone(), is_passed_over));
+        let what = format!("PATCH {path}{mask}");
+        all.push((what, body.clone(), is_ignored));
     }
     all
 }

@@ -1,4 +1,4 @@
-//! How files lie in their folder: `sha256/ab/<digits>` whole, `partial/<digits>` what is still coming.
+//! Layout of the cache folder: `sha256/ab/<digits>` for complete files, `partial/<digits>` for parts.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use evenkeel_registry::{Digest, Hasher};
 
 /// How much is read from a file at once.
-const PIECE: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 
-/// A folder of files, taken by one process.
+/// The folder of the cache, locked by one process.
 #[derive(Debug)]
-pub(super) struct Folder {
-    whole: PathBuf,
+pub(super) struct CacheFolder {
+    complete: PathBuf,
     partial: PathBuf,
-    /// Given back by the kernel when the process ends, however it does.
+    /// The kernel releases the lock when the process ends in any way.
     _lock: File,
 }
 
-impl Folder {
-    /// Takes a folder, made if it is not there.
-    pub fn take(path: &Path) -> io::Result<Self> {
-        let (whole, partial) = (path.join("sha256"), path.join("partial"));
-        for folder in [&whole, &partial] {
+impl CacheFolder {
+    /// Opens and locks a folder. Creates it if it does not exist.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let (complete, partial) = (path.join("sha256"), path.join("partial"));
+        for folder in [&complete, &partial] {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -43,96 +43,96 @@ impl Folder {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         Ok(Self {
-            whole,
+            complete,
             partial,
             _lock: lock,
         })
     }
 
-    /// Where a whole file lies.
-    pub fn file(&self, digest: &Digest) -> PathBuf {
+    /// Path of a complete file.
+    pub fn file_path(&self, digest: &Digest) -> PathBuf {
         let digits = digest.hex();
-        let drawer = digits.get(..2).unwrap_or_default();
-        self.whole.join(drawer).join(&digits)
+        let subfolder = digits.get(..2).unwrap_or_default();
+        self.complete.join(subfolder).join(&digits)
     }
 
-    /// Where a part lies.
-    pub fn part(&self, digest: &Digest) -> PathBuf {
+    /// Path of a part.
+    pub fn part_path(&self, digest: &Digest) -> PathBuf {
         self.partial.join(digest.hex())
     }
 
-    /// All whole files with their sizes, what was used longest ago first.
-    pub fn files(&self) -> io::Result<Vec<(Digest, u64)>> {
-        let mut found = Vec::new();
-        for drawer in fs::read_dir(&self.whole)? {
-            let drawer = drawer?.path();
-            if drawer.is_dir() {
-                found.extend(in_folder(&drawer)?);
+    /// All complete files with their sizes, the least recently used first.
+    pub fn list_files(&self) -> io::Result<Vec<(Digest, u64)>> {
+        let mut entries = Vec::new();
+        for subfolder in fs::read_dir(&self.complete)? {
+            let subfolder = subfolder?.path();
+            if subfolder.is_dir() {
+                entries.extend(list_digest_files(&subfolder)?);
             }
         }
-        found.retain(|(digest, ..)| self.file(digest).is_file());
-        found.sort_unstable_by_key(|(_, _, modified)| *modified);
-        let files = found.into_iter().map(|(digest, size, _)| (digest, size));
+        entries.retain(|(digest, ..)| self.file_path(digest).is_file());
+        entries.sort_unstable_by_key(|(_, _, modified)| *modified);
+        let files = entries.into_iter().map(|(digest, size, _)| (digest, size));
         Ok(files.collect())
     }
 
     /// All parts with their sizes.
-    pub fn parts(&self) -> io::Result<Vec<(Digest, u64)>> {
-        let found = in_folder(&self.partial)?.into_iter();
-        Ok(found.map(|(digest, size, _)| (digest, size)).collect())
+    pub fn list_parts(&self) -> io::Result<Vec<(Digest, u64)>> {
+        let entries = list_digest_files(&self.partial)?.into_iter();
+        Ok(entries.map(|(digest, size, _)| (digest, size)).collect())
     }
 
-    /// Opens a part, made if it is not there.
+    /// Opens a part. Creates it if it does not exist.
     pub fn open_part(&self, digest: &Digest) -> io::Result<File> {
         OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(self.part(digest))
+            .open(self.part_path(digest))
     }
 
-    /// Gives a part its name. Both folders are on the disk when this is done.
-    pub fn keep(&self, digest: &Digest) -> io::Result<()> {
-        let to = self.file(digest);
-        let drawer = to.parent().unwrap_or(&self.whole);
-        if !drawer.is_dir() {
+    /// Moves a part to its final path, and flushes the folders.
+    pub fn commit_part(&self, digest: &Digest) -> io::Result<()> {
+        let to = self.file_path(digest);
+        let subfolder = to.parent().unwrap_or(&self.complete);
+        if !subfolder.is_dir() {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
-                .create(drawer)?;
-            flush(&self.whole)?;
+                .create(subfolder)?;
+            sync_folder(&self.complete)?;
         }
-        fs::rename(self.part(digest), &to)?;
-        flush(drawer)
+        fs::rename(self.part_path(digest), &to)?;
+        sync_folder(subfolder)
     }
 
-    /// How many bytes we may still write to the disk.
-    pub fn free(&self) -> io::Result<u64> {
-        let disk = rustix::fs::statvfs(&self.whole)?;
+    /// Bytes that this process may still write to the disk.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.complete)?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 }
 
-/// The files in a folder whose names are digests. Whatever else lies there is not ours.
-fn in_folder(folder: &Path) -> io::Result<Vec<(Digest, u64, std::time::SystemTime)>> {
-    let mut found = Vec::new();
+/// The files of a folder whose names are digests. Other files are ignored.
+fn list_digest_files(folder: &Path) -> io::Result<Vec<(Digest, u64, std::time::SystemTime)>> {
+    let mut entries = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let digest = name
             .to_str()
             .and_then(|digits| Digest::from_hex(digits).ok());
-        let about = entry.metadata()?;
-        if let Some(digest) = digest.filter(|_| about.is_file()) {
-            found.push((digest, about.len(), about.modified()?));
+        let metadata = entry.metadata()?;
+        if let Some(digest) = digest.filter(|_| metadata.is_file()) {
+            entries.push((digest, metadata.len(), metadata.modified()?));
         }
     }
-    Ok(found)
+    Ok(entries)
 }
 
-/// Opens a file; none if there is no such.
-pub(super) fn open_if_there(path: &Path) -> io::Result<Option<File>> {
+/// Opens a file; `None` if it does not exist.
+pub(super) fn open_if_present(path: &Path) -> io::Result<Option<File>> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -140,23 +140,23 @@ pub(super) fn open_if_there(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes a file, if it is there.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+/// Removes a file, if it exists.
+pub(super) fn remove_if_present(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Takes the digest of the rest of a file. Answers how long the rest was.
+/// Hashes the rest of a file. Returns its length.
 pub(in crate::files) fn hash_rest(file: &mut File, hasher: &mut Hasher) -> io::Result<u64> {
-    let mut piece = vec![0; PIECE];
+    let mut chunk = vec![0; CHUNK_BYTES];
     let mut length = 0;
     loop {
-        match file.read(&mut piece) {
+        match file.read(&mut chunk) {
             Ok(0) => return Ok(length),
             Ok(count) => {
-                hasher.update(piece.get(..count).unwrap_or_default());
+                hasher.update(chunk.get(..count).unwrap_or_default());
                 length += count as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -165,6 +165,6 @@ pub(in crate::files) fn hash_rest(file: &mut File, hasher: &mut Hasher) -> io::R
     }
 }
 
-fn flush(folder: &Path) -> io::Result<()> {
+fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

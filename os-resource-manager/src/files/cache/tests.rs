@@ -6,200 +6,226 @@ use chrono::DateTime;
 
 use super::*;
 
-const ROOMY: Bounds = Bounds {
-    most: 1_000,
-    keep_free: 0,
+const ROOMY_LIMITS: CacheLimits = CacheLimits {
+    max_bytes: 1_000,
+    min_free_bytes: 0,
 };
 
-fn none() -> HashSet<Digest> {
+fn no_digests() -> HashSet<Digest> {
     HashSet::new()
 }
 
-fn at(seconds: i64) -> Time {
+fn time_at(seconds: i64) -> Time {
     DateTime::from_timestamp(1_780_000_000 + seconds, 0).expect("a time")
 }
 
-/// Lets a content come, if there is room for it.
-fn put(cache: &Cache, content: &[u8]) -> Result<Digest, NoSpace> {
-    let digest = Digest::of(content);
+/// Stores a content, if there is space for it.
+fn store_content(cache: &FileCache, content: &[u8]) -> Result<Digest, CacheSpaceError> {
+    let digest = Digest::compute(content);
     let size = content.len() as u64;
-    let (mut file, written) = cache.part(&digest).expect("a part");
-    if let Err(no) = cache.reserve(&digest, size, &none()).expect("a disk") {
+    let (mut file, written) = cache.open_part(&digest).expect("a part");
+    if let Err(error) = cache.reserve(&digest, size, &no_digests()).expect("a disk") {
         cache.discard(&digest).expect("a disk");
-        return Err(no);
+        return Err(error);
     }
     file.write_all(content).expect("a disk");
     written.store(size, Ordering::Relaxed);
-    cache.keep(&digest, size).expect("a disk");
+    cache.commit(&digest, size).expect("a disk");
     Ok(digest)
 }
 
-fn holds(cache: &Cache, digest: &Digest) -> bool {
-    cache.has(digest) != There::No
+fn has_file(cache: &FileCache, digest: &Digest) -> bool {
+    cache.presence(digest) != FilePresence::Absent
 }
 
-fn path_of(folder: &Path, digest: &Digest) -> PathBuf {
+fn file_path(folder: &Path, digest: &Digest) -> PathBuf {
     let digits = digest.hex();
     folder.join("sha256").join(&digits[..2]).join(&digits)
 }
 
 #[test]
-fn what_was_used_longest_ago_makes_room_and_what_is_read_stays() {
-    let place = tempfile::tempdir().expect("a folder");
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
+fn the_least_recently_used_file_is_evicted_and_open_files_stay() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
     let all: Vec<Digest> = (0..4_u8)
-        .map(|n| put(&cache, &[n; 250]).expect("room"))
+        .map(|n| store_content(&cache, &[n; 250]).expect("space"))
         .collect();
     let reading = cache
-        .read(&all[0], at(0))
+        .open_file(&all[0], time_at(0))
         .expect("a disk")
-        .expect("it is there");
+        .expect("it is cached");
     drop(
         cache
-            .read(&all[1], at(1))
+            .open_file(&all[1], time_at(1))
             .expect("a disk")
-            .expect("it is there"),
+            .expect("it is cached"),
     );
 
-    let new = put(&cache, &[9; 300]).expect("room");
+    let new = store_content(&cache, &[9; 300]).expect("space");
 
-    assert!(!holds(&cache, &all[2]) && !holds(&cache, &all[3]));
-    assert!(holds(&cache, &all[0]) && holds(&cache, &all[1]) && holds(&cache, &new));
-    assert!(!path_of(place.path(), &all[2]).exists());
-    assert_eq!(put(&cache, &[8; 900]), Err(NoSpace::Full), "one is read");
+    assert!(!has_file(&cache, &all[2]) && !has_file(&cache, &all[3]));
+    assert!(has_file(&cache, &all[0]) && has_file(&cache, &all[1]) && has_file(&cache, &new));
+    assert!(!file_path(dir.path(), &all[2]).exists());
+    assert_eq!(
+        store_content(&cache, &[8; 900]),
+        Err(CacheSpaceError::Full),
+        "one is open"
+    );
     assert!(
-        holds(&cache, &all[1]) && holds(&cache, &new),
-        "nobody went for nothing"
+        has_file(&cache, &all[1]) && has_file(&cache, &new),
+        "nothing was evicted in vain"
     );
     drop(reading);
-    assert!(put(&cache, &[8; 900]).is_ok());
-    assert!(!holds(&cache, &all[0]) && !holds(&cache, &new));
+    assert!(store_content(&cache, &[8; 900]).is_ok());
+    assert!(!has_file(&cache, &all[0]) && !has_file(&cache, &new));
 }
 
 #[test]
-fn what_is_larger_than_everything_gets_no_room() {
-    let place = tempfile::tempdir().expect("a folder");
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-    let small = put(&cache, b"small").expect("room");
-    assert_eq!(put(&cache, &[0; 1_001]), Err(NoSpace::TooLarge));
-    assert!(holds(&cache, &small));
+fn a_file_larger_than_the_cache_gets_no_space() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+    let small = store_content(&cache, b"small").expect("space");
+    assert_eq!(
+        store_content(&cache, &[0; 1_001]),
+        Err(CacheSpaceError::TooLarge)
+    );
+    assert!(has_file(&cache, &small));
 }
 
 #[test]
-fn the_disk_is_not_filled() {
-    let place = tempfile::tempdir().expect("a folder");
-    let greedy = Bounds {
-        most: 1_000,
-        keep_free: u64::MAX,
+fn the_disk_is_not_filled_up() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let greedy = CacheLimits {
+        max_bytes: 1_000,
+        min_free_bytes: u64::MAX,
     };
-    let cache = Cache::open(place.path(), greedy).expect("a cache");
-    assert_eq!(put(&cache, b"one"), Err(NoSpace::Full));
-    let parts = fs::read_dir(place.path().join("partial")).expect("a folder");
+    let cache = FileCache::open(dir.path(), greedy).expect("a cache");
+    assert_eq!(store_content(&cache, b"one"), Err(CacheSpaceError::Full));
+    let parts = fs::read_dir(dir.path().join("partial")).expect("a folder");
     assert_eq!(parts.count(), 0);
 }
 
 #[test]
-fn what_is_spared_does_not_go() {
-    let place = tempfile::tempdir().expect("a folder");
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-    let first = put(&cache, &[1; 600]).expect("room");
-    let digest = Digest::of(b"other");
-    cache.part(&digest).expect("a part");
+fn a_protected_file_is_not_evicted() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+    let first = store_content(&cache, &[1; 600]).expect("space");
+    let digest = Digest::compute(b"other");
+    cache.open_part(&digest).expect("a part");
     let spared = HashSet::from([first]);
     let reserved = cache.reserve(&digest, 600, &spared).expect("a disk");
-    assert_eq!(reserved, Err(NoSpace::Full));
-    assert!(holds(&cache, &first));
-    let reserved = cache.reserve(&digest, 600, &none()).expect("a disk");
+    assert_eq!(reserved, Err(CacheSpaceError::Full));
+    assert!(has_file(&cache, &first));
+    let reserved = cache.reserve(&digest, 600, &no_digests()).expect("a disk");
     assert_eq!(reserved, Ok(()));
-    assert!(!holds(&cache, &first));
+    assert!(!has_file(&cache, &first));
 }
 
 #[test]
-fn a_part_that_nobody_fills_is_the_first_to_go_and_is_carried_on_until_then() {
-    let place = tempfile::tempdir().expect("a folder");
-    let digest = Digest::of(b"begun");
+fn an_idle_part_is_evicted_first_and_can_be_resumed_until_then() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let digest = Digest::compute(b"begun");
     {
-        let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-        let (mut file, _) = cache.part(&digest).expect("a part");
-        assert!(cache.part(&digest).is_err(), "one fills it at a time");
+        let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+        let (mut file, _) = cache.open_part(&digest).expect("a part");
+        assert!(cache.open_part(&digest).is_err(), "a part has one writer");
         file.write_all(&[7; 500]).expect("a disk");
-        // Killed here.
+        // The process is killed here.
     }
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-    let whole = put(&cache, &[1; 500]).expect("room");
-    let (file, written) = cache.part(&digest).expect("a part");
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+    let complete = store_content(&cache, &[1; 500]).expect("space");
+    let (file, written) = cache.open_part(&digest).expect("a part");
     assert_eq!(written.load(Ordering::Relaxed), 500);
     assert_eq!(file.metadata().expect("a file").len(), 500);
-    assert_eq!(put(&cache, &[2; 501]), Err(NoSpace::Full), "it is filled");
-    cache.leave(&digest);
-    put(&cache, &[2; 500]).expect("room");
-    assert!(holds(&cache, &whole));
-    let part = place.path().join("partial").join(digest.hex());
+    assert_eq!(
+        store_content(&cache, &[2; 501]),
+        Err(CacheSpaceError::Full),
+        "it is being written"
+    );
+    cache.release(&digest);
+    store_content(&cache, &[2; 500]).expect("space");
+    assert!(has_file(&cache, &complete));
+    let part = dir.path().join("partial").join(digest.hex());
     assert!(!part.exists());
 }
 
 #[test]
-fn what_another_process_left_is_read_only_after_it_was_looked_at() {
-    let place = tempfile::tempdir().expect("a folder");
+fn a_file_of_an_earlier_process_is_read_only_after_verification() {
+    let dir = tempfile::tempdir().expect("a folder");
     let (good, spoilt) = {
-        let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-        let good = put(&cache, b"good").expect("room");
-        (good, put(&cache, b"spoilt").expect("room"))
+        let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+        let good = store_content(&cache, b"good").expect("space");
+        (good, store_content(&cache, b"spoilt").expect("space"))
     };
-    fs::write(path_of(place.path(), &spoilt), b"SPOILT").expect("a disk");
-    fs::write(place.path().join("sha256/notes.txt"), b"mine").expect("a disk");
+    fs::write(file_path(dir.path(), &spoilt), b"SPOILT").expect("a disk");
+    fs::write(dir.path().join("sha256/notes.txt"), b"mine").expect("a disk");
 
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-    assert_eq!(cache.has(&good), There::Unverified);
-    assert!(cache.read(&good, at(0)).expect("a disk").is_none());
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+    assert_eq!(cache.presence(&good), FilePresence::Unverified);
+    assert!(
+        cache
+            .open_file(&good, time_at(0))
+            .expect("a disk")
+            .is_none()
+    );
     assert!(cache.verify(&good).expect("a disk"));
-    assert!(cache.read(&good, at(0)).expect("a disk").is_some());
+    assert!(
+        cache
+            .open_file(&good, time_at(0))
+            .expect("a disk")
+            .is_some()
+    );
     assert!(!cache.verify(&spoilt).expect("a disk"));
-    assert_eq!(cache.has(&spoilt), There::No);
-    assert!(!path_of(place.path(), &spoilt).exists());
-    assert!(place.path().join("sha256/notes.txt").exists());
+    assert_eq!(cache.presence(&spoilt), FilePresence::Absent);
+    assert!(!file_path(dir.path(), &spoilt).exists());
+    assert!(dir.path().join("sha256/notes.txt").exists());
 }
 
 #[test]
-fn a_file_that_somebody_removed_or_cut_is_not_there() {
-    let place = tempfile::tempdir().expect("a folder");
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-    let removed = put(&cache, b"removed").expect("room");
-    let cut = put(&cache, b"cut short").expect("room");
-    fs::remove_file(path_of(place.path(), &removed)).expect("a disk");
-    fs::write(path_of(place.path(), &cut), b"cut").expect("a disk");
+fn a_removed_or_truncated_file_is_absent() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+    let removed = store_content(&cache, b"removed").expect("space");
+    let cut = store_content(&cache, b"cut short").expect("space");
+    fs::remove_file(file_path(dir.path(), &removed)).expect("a disk");
+    fs::write(file_path(dir.path(), &cut), b"cut").expect("a disk");
     for digest in [removed, cut] {
-        assert!(cache.read(&digest, at(0)).expect("a disk").is_none());
-        assert!(!holds(&cache, &digest));
+        assert!(
+            cache
+                .open_file(&digest, time_at(0))
+                .expect("a disk")
+                .is_none()
+        );
+        assert!(!has_file(&cache, &digest));
     }
 }
 
 #[test]
-fn the_order_of_use_outlives_the_process_and_a_smaller_bound_is_kept_at_once() {
-    let place = tempfile::tempdir().expect("a folder");
+fn the_order_of_use_and_a_smaller_limit_apply_after_a_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
     let [first, second, third] = {
-        let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-        let all = [1_u8, 2, 3].map(|n| put(&cache, &[n; 300]).expect("room"));
+        let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+        let all = [1_u8, 2, 3].map(|n| store_content(&cache, &[n; 300]).expect("space"));
         for (seconds, digest) in [(1, all[1]), (2, all[0]), (3, all[2])] {
-            drop(cache.read(&digest, at(seconds)).expect("a disk"));
+            drop(cache.open_file(&digest, time_at(seconds)).expect("a disk"));
         }
         all
     };
-    let tighter = Bounds {
-        most: 600,
-        keep_free: 0,
+    let tighter = CacheLimits {
+        max_bytes: 600,
+        min_free_bytes: 0,
     };
-    let cache = Cache::open(place.path(), tighter).expect("a cache");
-    assert!(holds(&cache, &first) && holds(&cache, &third));
-    assert!(!holds(&cache, &second) && !path_of(place.path(), &second).exists());
+    let cache = FileCache::open(dir.path(), tighter).expect("a cache");
+    assert!(has_file(&cache, &first) && has_file(&cache, &third));
+    assert!(!has_file(&cache, &second) && !file_path(dir.path(), &second).exists());
 }
 
 #[test]
 fn a_folder_belongs_to_one_process() {
-    let place = tempfile::tempdir().expect("a folder");
-    let cache = Cache::open(place.path(), ROOMY).expect("a cache");
-    let error = Cache::open(place.path(), ROOMY).expect_err("it is taken");
+    let dir = tempfile::tempdir().expect("a folder");
+    let cache = FileCache::open(dir.path(), ROOMY_LIMITS).expect("a cache");
+    let error = FileCache::open(dir.path(), ROOMY_LIMITS).expect_err("it is locked");
     assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
     drop(cache);
-    assert!(Cache::open(place.path(), ROOMY).is_ok());
+    assert!(FileCache::open(dir.path(), ROOMY_LIMITS).is_ok());
 }

@@ -2,14 +2,14 @@ use super::*;
 
 #[test]
 fn every_address_gives_its_file_a_name() {
-    assert_eq!(title_of("files/a.raw"), "files/a.raw");
-    assert_eq!(title_of("/files/a.raw"), "files/a.raw");
-    assert_eq!(title_of("https://files.example/b/a.raw?v=1"), "b/a.raw");
-    assert_eq!(title_of("https://files.example?v=1"), "files.example");
+    assert_eq!(file_title("files/a.raw"), "files/a.raw");
+    assert_eq!(file_title("/files/a.raw"), "files/a.raw");
+    assert_eq!(file_title("https://files.example/b/a.raw?v=1"), "b/a.raw");
+    assert_eq!(file_title("https://files.example?v=1"), "files.example");
 }
 
-/// The files of a profile that names these: the image, the packages and both documents about vulnerabilities.
-fn files(urls: [&str; 4]) -> (Vec<Named>, Vec<Named>) {
+/// The files of a profile with these URLs: image, package list and both CVE documents.
+fn profile_files(urls: [&str; 4]) -> (Vec<ProfileFile>, Vec<ProfileFile>) {
     let [image, packages, existing, fixed] = urls;
     let yaml = format!(
         "spec:
@@ -26,24 +26,24 @@ fn files(urls: [&str; 4]) -> (Vec<Named>, Vec<Named>) {
   osFixedCvesURL: {fixed:?}
 "
     );
-    named(&profile("a.yaml", yaml.as_bytes()).expect("a profile"))
+    collect_profile_files(&read_profile("a.yaml", yaml.as_bytes()).expect("a profile"))
 }
 
-fn urls(files: &[Named]) -> Vec<&str> {
-    files.iter().map(|named| named.url.as_str()).collect()
+fn urls(files: &[ProfileFile]) -> Vec<&str> {
+    files.iter().map(|file| file.url.as_str()).collect()
 }
 
 #[test]
-fn a_file_that_is_named_twice_is_one_and_two_of_one_name_are_ambiguous() {
+fn a_repeated_file_counts_once_and_two_files_of_one_name_are_ambiguous() {
     let (one, other) = ("https://one.example/c", "https://other.example/c");
-    let (all, doubles) = files(["files/a", "files/a", one, one]);
+    let (all, doubles) = profile_files(["files/a", "files/a", one, one]);
     assert_eq!((urls(&all), urls(&doubles)), (vec!["files/a", one], vec![]));
-    let (all, doubles) = files(["", "", one, other]);
+    let (all, doubles) = profile_files(["", "", one, other]);
     assert_eq!((urls(&all), urls(&doubles)), (vec![one], vec![other]));
     let (one, other) = ("https://one.example/c?v=1", "https://one.example/c?v=2");
-    let (all, doubles) = files([other, one, other, one]);
+    let (all, doubles) = profile_files([other, one, other, one]);
     assert_eq!((urls(&all), urls(&doubles)), (vec![other], vec![one]));
-    let finding = doubles[0].ambiguous();
+    let finding = doubles[0].ambiguous_finding();
     assert_eq!(finding.kind, FindingKind::Ambiguous);
     assert_eq!(finding.field.as_deref(), Some("c"));
 }

@@ -1,63 +1,63 @@
-//! A stream that ends with an error where it becomes too long.
+//! A reader that fails when its input is too long.
 
 use std::io::{self, BufRead, Read};
 
-/// The longest single event, in bytes: a tag, or a text between two.
-const LONGEST_EVENT: u64 = 1024 * 1024;
+/// Longest single XML event in bytes: a tag, or the text between two tags.
+const MAX_EVENT_BYTES: u64 = 1024 * 1024;
 
-/// A stream of at most so many bytes, of which no single event may be long. So what reads it holds little at a time,
-/// whatever comes.
+/// A reader with a limit on the total length and on the length of a single XML event, so the XML
+/// parser needs little memory.
 #[derive(Debug)]
-pub(super) struct Bounded<R> {
+pub(super) struct BoundedReader<R> {
     inner: R,
-    left: u64,
-    of_event: u64,
-    is_over: bool,
+    remaining: u64,
+    event_remaining: u64,
+    is_exceeded: bool,
 }
 
-impl<R> Bounded<R> {
-    /// A stream of at most `limit` bytes.
+impl<R> BoundedReader<R> {
+    /// Limits `inner` to `limit` bytes in total.
     pub fn new(inner: R, limit: u64) -> Self {
         Self {
             inner,
-            left: limit,
-            of_event: LONGEST_EVENT,
-            is_over: false,
+            remaining: limit,
+            event_remaining: MAX_EVENT_BYTES,
+            is_exceeded: false,
         }
     }
 
-    /// The next event begins.
+    /// Starts the next event.
     pub fn begin_event(&mut self) {
-        self.of_event = LONGEST_EVENT;
+        self.event_remaining = MAX_EVENT_BYTES;
     }
 
-    /// Whether the whole is too long.
-    pub fn is_over(&self) -> bool {
-        self.is_over
+    /// Whether the input exceeds the total limit.
+    pub fn is_exceeded(&self) -> bool {
+        self.is_exceeded
     }
 }
 
-impl<R: BufRead> BufRead for Bounded<R> {
+impl<R: BufRead> BufRead for BoundedReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        let most = self.left.min(self.of_event);
+        let limit = self.remaining.min(self.event_remaining);
         let all = self.inner.fill_buf()?;
-        if most == 0 && !all.is_empty() {
-            self.is_over = self.left == 0;
+        if limit == 0 && !all.is_empty() {
+            self.is_exceeded = self.remaining == 0;
             return Err(io::Error::other("an element or a text is too long"));
         }
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Ok(all.get(..most).unwrap_or(all))
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(all.get(..limit).unwrap_or(all))
     }
 
     fn consume(&mut self, amount: usize) {
         self.inner.consume(amount);
         let amount = u64::try_from(amount).unwrap_or(u64::MAX);
-        self.left = self.left.saturating_sub(amount);
-        self.of_event = self.of_event.saturating_sub(amount);
+        self.remaining = self.remaining.saturating_sub(amount);
+        self.event_remaining = self.event_remaining.saturating_sub(amount);
     }
 }
 
-impl<R: BufRead> Read for Bounded<R> {
+impl<R: BufRead> Read for BoundedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut from = self.fill_buf()?;
         let amount = from.read(into)?;

@@ -1,8 +1,8 @@
 //! Operating systems and update policies.
 
-use super::{Column, Link, Table, rows_of};
+use super::{Column, Link, ResourceTable, project_table};
 
-pub const OS: Table = rows_of(
+pub const OS: ResourceTable = project_table(
     "os_profiles @",
     &[
         Column::ID,
@@ -33,7 +33,7 @@ pub const OS: Table = rows_of(
     &[],
 );
 
-pub const POLICY: Table = rows_of(
+pub const POLICY: ResourceTable = project_table(
     "update_policies @",
     &[
         Column::ID,

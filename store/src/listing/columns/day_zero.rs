@@ -1,8 +1,8 @@
-//! Providers, configurations of first starts, and accounts that may log in.
+//! Providers, configurations for first starts, and local accounts.
 
-use super::{Column, Table, rows_of};
+use super::{Column, ResourceTable, project_table};
 
-pub const PROVIDER: Table = rows_of(
+pub const PROVIDER: ResourceTable = project_table(
     "providers @",
     &[
         Column::ID,
@@ -17,7 +17,7 @@ pub const PROVIDER: Table = rows_of(
     &[],
 );
 
-pub const CUSTOM_CONFIG: Table = rows_of(
+pub const CUSTOM_CONFIG: ResourceTable = project_table(
     "custom_configs @",
     &[
         Column::ID,
@@ -30,7 +30,7 @@ pub const CUSTOM_CONFIG: Table = rows_of(
     &[],
 );
 
-pub const LOCAL_ACCOUNT: Table = rows_of(
+pub const LOCAL_ACCOUNT: ResourceTable = project_table(
     "local_accounts @",
     &[
         Column::ID,

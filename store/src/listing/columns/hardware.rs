@@ -1,9 +1,13 @@
-//! The parts of hosts: each is an object in a JSON array of its host's row, as the REST API shows it.
+//! The parts of hosts: objects in JSON arrays of the host's row, as the REST API renders them.
 
-use super::{Column, Link, Table};
+use super::{Column, Link, ResourceTable};
 
-const fn parts(rows: &'static str, columns: &'static [Column], links: &'static [Link]) -> Table {
-    Table {
+const fn part_table(
+    rows: &'static str,
+    columns: &'static [Column],
+    links: &'static [Link],
+) -> ResourceTable {
+    ResourceTable {
         rows,
         joined: "",
         tenant: "@h.tenant_id = $1",
@@ -15,7 +19,7 @@ const fn parts(rows: &'static str, columns: &'static [Column], links: &'static [
     }
 }
 
-pub const NIC: Table = parts(
+pub const NIC: ResourceTable = part_table(
     "host_hardware @h CROSS JOIN LATERAL jsonb_array_elements(@h.nics) AS @ (e)",
     &[
         Column::new("device_name", "(@.e ->> 'deviceName')").nullable(),
@@ -32,7 +36,7 @@ pub const NIC: Table = parts(
         .nullable(),
         Column::new("bmc_interface", "(@.e ->> 'bmcInterface')::boolean").nullable(),
     ],
-    &[Link::over(
+    &[Link::through(
         "ipaddresses",
         "jsonb_array_elements(CASE WHEN jsonb_typeof(@.e -> 'ipaddresses') = 'array' \
          THEN @.e -> 'ipaddresses' ELSE '[]' END) AS # (e)",
@@ -40,21 +44,21 @@ pub const NIC: Table = parts(
     )],
 );
 
-pub const STORAGE: Table = parts(
+pub const STORAGE: ResourceTable = part_table(
     "host_hardware @h CROSS JOIN LATERAL jsonb_array_elements(@h.storages) AS @ (e)",
     &[
         Column::new("wwid", "(@.e ->> 'wwid')").nullable(),
         Column::new("serial", "(@.e ->> 'serial')").nullable(),
         Column::new("vendor", "(@.e ->> 'vendor')").nullable(),
         Column::new("model", "(@.e ->> 'model')").nullable(),
-        // 64 bits are a text on the wire.
+        // JSON renders 64-bit numbers as text.
         Column::new("capacity_bytes", "(@.e ->> 'capacityBytes')::numeric").nullable(),
         Column::new("device_name", "(@.e ->> 'deviceName')").nullable(),
     ],
     &[],
 );
 
-pub const USB: Table = parts(
+pub const USB: ResourceTable = part_table(
     "host_hardware @h CROSS JOIN LATERAL jsonb_array_elements(@h.usbs) AS @ (e)",
     &[
         Column::new("id_vendor", "(@.e ->> 'idVendor')").nullable(),
@@ -68,7 +72,7 @@ pub const USB: Table = parts(
     &[],
 );
 
-pub const GPU: Table = parts(
+pub const GPU: ResourceTable = part_table(
     "host_hardware @h CROSS JOIN LATERAL jsonb_array_elements(@h.gpus) AS @ (e)",
     &[
         Column::new("pci_id", "(@.e ->> 'pciId')").nullable(),
@@ -80,10 +84,11 @@ pub const GPU: Table = parts(
     &[],
 );
 
-/// Over the edge from its interface, which is read already, an address belongs to the project that the interface does.
-pub const IP_ADDRESS: Table = Table {
+/// An address is reached through its network interface, which has already been checked for the
+/// project.
+pub const IP_ADDRESS: ResourceTable = ResourceTable {
     tenant: "TRUE",
-    ..parts(
+    ..part_table(
         "(SELECT NULL::jsonb AS e WHERE FALSE) AS @",
         &[
             Column::new("resource_id", "(@.e ->> 'resourceId')").nullable(),
@@ -104,10 +109,10 @@ pub const IP_ADDRESS: Table = Table {
     )
 };
 
-/// What never is.
-pub const NOTHING: Table = Table {
+/// A resource that never exists.
+pub const NOTHING: ResourceTable = ResourceTable {
     tenant: "TRUE",
-    ..parts(
+    ..part_table(
         "(SELECT NULL::text AS id WHERE FALSE) AS @",
         &[Column::new("resource_id", "@.id").nullable()],
         &[],

@@ -1,12 +1,12 @@
-//! Hosts, with what they said that they are made of.
+//! Hosts, with their reported hardware.
 
-use super::{Column, Link, Table, rows_of};
+use super::{Column, Link, ResourceTable, project_table};
 
-pub const HOST: Table = Table {
+pub const HOST: ResourceTable = ResourceTable {
     joined: " LEFT JOIN host_hardware @x ON @x.tenant_id = @.tenant_id AND @x.host_id = @.id",
     labels: Some("@.metadata"),
     tally: Some("host"),
-    ..rows_of("hosts @", COLUMNS, LINKS)
+    ..project_table("hosts @", COLUMNS, LINKS)
 };
 
 const COLUMNS: &[Column] = &[

@@ -1,11 +1,11 @@
-//! Instances, with what their nodes said.
+//! Instances, with the state that their nodes reported.
 
-use super::{Column, Link, Table, rows_of};
+use super::{Column, Link, ResourceTable, project_table};
 
-pub const INSTANCE: Table = Table {
+pub const INSTANCE: ResourceTable = ResourceTable {
     joined: " JOIN node_states @x ON @x.tenant_id = @.tenant_id AND @x.instance_id = @.id",
     tally: Some("instance"),
-    ..rows_of("instances @", COLUMNS, LINKS)
+    ..project_table("instances @", COLUMNS, LINKS)
 };
 
 const COLUMNS: &[Column] = &[
@@ -35,7 +35,7 @@ const COLUMNS: &[Column] = &[
     Column::unspecified("trusted_attestation_status_indicator"),
     Column::never("trusted_attestation_status_timestamp"),
     Column::empty("existing_cves"),
-    // As with the ancestor: only an instance that is read by itself shows its packages.
+    // As in EIM, lists do not contain packages; only the instance itself does.
     Column::empty("runtime_packages"),
     Column::new("os_update_available", "@x.os_update_available").long(),
     Column::CREATED_AT,
@@ -50,14 +50,14 @@ const LINKS: &[Link] = &[
         "#.id = @.local_account_id",
         "@.local_account_id",
     ),
-    // The policy that is assigned to this very instance.
-    Link::over(
+    // The policy assigned to this instance, not to a scope that contains it.
+    Link::through(
         "update_policy",
         "update_policies # JOIN assignments #a ON #a.tenant_id = #.tenant_id AND #a.policy_id = #.id \
          AND #a.target_kind = 'instance'",
         "#a.target_id = @.id",
     ),
-    Link::over(
+    Link::through(
         "custom_config",
         "custom_configs # JOIN instance_custom_configs #c ON #c.tenant_id = #.tenant_id \
          AND #c.custom_config_id = #.id",

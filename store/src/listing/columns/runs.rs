@@ -1,10 +1,10 @@
 //! Update runs.
 
-use super::{Column, Link, Table, rows_of};
+use super::{Column, Link, ResourceTable, project_table};
 
-pub const RUN: Table = Table {
+pub const RUN: ResourceTable = ResourceTable {
     tally: Some("run"),
-    ..rows_of("update_runs @", COLUMNS, LINKS)
+    ..project_table("update_runs @", COLUMNS, LINKS)
 };
 
 const COLUMNS: &[Column] = &[
@@ -25,22 +25,22 @@ const COLUMNS: &[Column] = &[
 ];
 
 const LINKS: &[Link] = &[
-    // The policy may be gone.
+    // The policy may have been deleted.
     Link::new("applied_policy", "#.id = @.policy_id"),
     Link::keyed("instance", "#.id = @.instance_id", "@.instance_id"),
 ];
 
-/// What `RunState::status` says of the state.
+/// The text that `RunState::status` returns for the state.
 const STATUS: &str = "CASE @.state WHEN 'downloading' THEN 'Downloading artifacts' \
     WHEN 'staged' THEN 'Download complete' WHEN 'succeeded' THEN 'Update completed' \
     WHEN 'cancelled' THEN 'Update cancelled' WHEN 'failed' THEN 'Update failed' \
     WHEN 'reverted' THEN 'Update failed' WHEN 'abandoned' THEN 'Update failed' ELSE 'Updating' END";
 
-/// What `RunState::status` says of the state.
+/// The indication that `RunState::status` returns for the state.
 const INDICATION: &str = "CASE WHEN @.state IN ('downloading', 'staged', 'succeeded', 'cancelled') THEN 'idle' \
     WHEN @.state IN ('failed', 'reverted', 'abandoned') THEN 'error' ELSE 'in_progress' END";
 
-/// Why it ended as it did, as the REST API says it.
+/// The reason of the end, as the REST API renders it.
 const REASON: &str = "CASE WHEN @.state IN ('failed', 'reverted') THEN @.failure_kind || ': ' || @.failure \
     WHEN @.state IN ('cancelled', 'abandoned') THEN @.cause \
     WHEN @.state = 'succeeded' AND NOT @.changed THEN 'nothing to do' ELSE '' END";
@@ -52,21 +52,25 @@ mod tests {
 
     use super::*;
 
-    /// What follows a state in the text of a column.
-    fn told<'a>(sql: &'a str, state: &str) -> &'a str {
-        let found = sql.find(&format!("'{state}'"));
-        let rest = match found {
+    /// The text that follows a state in the SQL of a column.
+    fn mapped_text<'a>(sql: &'a str, state: &str) -> &'a str {
+        let position = sql.find(&format!("'{state}'"));
+        let rest = match position {
             Some(at) => &sql[at..],
             None => &sql[sql.rfind("ELSE").expect("an end")..],
         };
-        let word = if found.is_some() { "THEN '" } else { "ELSE '" };
-        let begin = rest.find(word).expect("a text") + word.len();
+        let keyword = if position.is_some() {
+            "THEN '"
+        } else {
+            "ELSE '"
+        };
+        let begin = rest.find(keyword).expect("a text") + keyword.len();
         let end = rest[begin..].find('\'').expect("its end");
         &rest[begin..begin + end]
     }
 
     #[test]
-    fn the_words_are_those_of_the_domain() {
+    fn status_texts_match_the_domain() {
         let (since, at) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH);
         let failure = || Failure {
             kind: FailureKind::ALL[0],
@@ -97,8 +101,8 @@ mod tests {
         ];
         for state in states {
             let (text, indication) = state.status();
-            assert_eq!(told(STATUS, state.name()), text);
-            assert_eq!(told(INDICATION, state.name()), indication.name());
+            assert_eq!(mapped_text(STATUS, state.name()), text);
+            assert_eq!(mapped_text(INDICATION, state.name()), indication.name());
         }
     }
 }

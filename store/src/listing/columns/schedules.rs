@@ -1,8 +1,8 @@
 //! Schedules of both kinds.
 
-use super::{Column, Link, Table, rows_of};
+use super::{Column, Link, ResourceTable, project_table};
 
-pub const SINGLE: Table = rows_of(
+pub const SINGLE: ResourceTable = project_table(
     "single_schedules @",
     &[
         Column::ID,
@@ -16,7 +16,7 @@ pub const SINGLE: Table = rows_of(
     TARGETS,
 );
 
-pub const REPEATED: Table = rows_of(
+pub const REPEATED: ResourceTable = project_table(
     "repeated_schedules @",
     &[
         Column::ID,

@@ -1,29 +1,29 @@
-//! The first of everything, as the store itself makes it.
+//! The first resource of each kind, created by the store.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{Limits, Scope};
-use evenkeel_domain::decide::Protocol;
+use evenkeel_domain::assignment::{Scope, UpdateLimits};
+use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::hardware::{
     Address, Capacity, Controller, Hardware, Link, LinkState, Nic, Storage,
 };
 use evenkeel_domain::host::Registration;
 use evenkeel_domain::id::{HostId, InstanceId, OsId, RegionId, RunId, SiteId};
 use evenkeel_domain::instance::{InstanceKind, NewInstance};
+use evenkeel_domain::location::{Metadata, RegionSpec, SiteSpec};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
-use evenkeel_domain::package::{FoundPackage, PackageChange};
-use evenkeel_domain::place::{Metadata, RegionSpec, SiteSpec};
-use evenkeel_domain::policy::{PolicySpec, UpdatePolicy, Wish};
+use evenkeel_domain::package::{ObservedPackage, PackageChange};
+use evenkeel_domain::policy::{DesiredUpdate, PolicySpec, UpdatePolicy};
 use evenkeel_domain::run::{
-    Account, AttemptId, Evidence, Happening, Origin, Patience, PhaseSpan, RunEvent,
+    AttemptId, Evidence, Origin, PhaseSpan, RunEvent, RunEventRecord, RunReport, RunTimeouts,
 };
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use serde_json::json;
 
-use super::{NICS_EACH, host_name, instance_name, others, run_name};
+use super::{NICS_PER_HOST, host_name, instance_name, others, run_name};
 use crate::error::StoreError;
-use crate::hosts::{HostChange, Joining};
-use crate::runs::{Opening, Subject};
+use crate::hosts::{HostChange, JoinRequest};
+use crate::runs::{RunOpening, Subject};
 use crate::tx::Tx;
 use crate::{
     assignments, hardware, hosts, instances, nodes, os_profiles, policies, regions, runs, sites,
@@ -31,32 +31,27 @@ use crate::{
 
 const OS: &str = "Debian GNU/Linux 12 (bookworm)";
 
-/// What the others are copies of.
+/// The resources that are copied.
 #[derive(Debug)]
-pub struct First {
-    /// What it runs.
+pub struct SeedTemplates {
     pub os: OsId,
-    /// Where sites lie.
+    /// Regions for sites.
     pub regions: Vec<RegionId>,
-    /// Where it stands.
     pub site: SiteId,
-    /// The host.
     pub host: HostId,
     /// The network interfaces of the host.
     pub nics: Vec<Nic>,
-    /// What runs on it.
     pub instance: InstanceId,
-    /// What happened to that.
     pub run: RunId,
 }
 
-/// Makes the first of everything.
-pub async fn make(tx: &Tx, now: Time) -> Result<First, StoreError> {
-    let os = os_profiles::ensure(tx, &debian(), now).await?.id;
-    let policy = PolicySpec::parse("newest", "", Wish::Latest).expect("a policy");
+/// Creates the first resource of each kind.
+pub async fn make(tx: &Tx, now: Time) -> Result<SeedTemplates, StoreError> {
+    let os = os_profiles::find_or_create(tx, &debian(), now).await?.id;
+    let policy = PolicySpec::parse("newest", "", DesiredUpdate::Latest).expect("a policy");
     let policy = policies::create(tx, &policy, now).await?;
-    assignments::set(tx, Scope::Project, policy.id, Limits::default(), now).await?;
-    let regions = places(tx, now).await?;
+    assignments::set(tx, Scope::Project, policy.id, UpdateLimits::default(), now).await?;
+    let regions = create_regions(tx, now).await?;
     let site = SiteSpec {
         name: name(&others::site_name(0)),
         region: regions.first().copied(),
@@ -64,17 +59,19 @@ pub async fn make(tx: &Tx, now: Time) -> Result<First, StoreError> {
         ..SiteSpec::default()
     };
     let site = sites::create(tx, &site, now).await?.id;
-    let host = machine(tx, site, now).await?;
-    hardware::keep(tx, host, parts(), &[1; 32], now).await?;
-    let made_of = hardware::of_hosts(tx, &[host]).await?.remove(&host);
-    let instance = installed(tx, host, os, now).await?;
-    let run = attempt(tx, instance, policy, now).await?;
-    Ok(First {
+    let host = create_host(tx, site, now).await?;
+    hardware::store_if_changed(tx, host, sample_hardware(), &[1; 32], now).await?;
+    let stored_hardware = hardware::find_by_hosts(tx, &[host]).await?.remove(&host);
+    let instance = create_instance(tx, host, os, now).await?;
+    let run = create_run(tx, instance, policy, now).await?;
+    Ok(SeedTemplates {
         os,
         regions,
         site,
         host,
-        nics: made_of.map(|hardware| hardware.nics).unwrap_or_default(),
+        nics: stored_hardware
+            .map(|hardware| hardware.nics)
+            .unwrap_or_default(),
         instance,
         run,
     })
@@ -98,11 +95,11 @@ fn debian() -> OsSpec {
         pretty_name: OS.into(),
         codename: "bookworm".into(),
     };
-    OsSpec::of_release(&release, "amd64").expect("a profile")
+    OsSpec::from_release(&release, "amd64").expect("a profile")
 }
 
-/// Regions in other ones; gives those in which none lies.
-async fn places(tx: &Tx, now: Time) -> Result<Vec<RegionId>, StoreError> {
+/// Creates nested regions and returns the innermost ones.
+async fn create_regions(tx: &Tx, now: Time) -> Result<Vec<RegionId>, StoreError> {
     let region = |text: &str, parent| RegionSpec {
         name: name(text),
         parent,
@@ -120,19 +117,19 @@ async fn places(tx: &Tx, now: Time) -> Result<Vec<RegionId>, StoreError> {
     Ok(inner)
 }
 
-async fn machine(tx: &Tx, site: SiteId, now: Time) -> Result<HostId, StoreError> {
-    let (called, uuid) = (host_name(0), others::uuid(0));
-    let told = Registration::parse(&called, &uuid.to_string(), &others::serial(0), true);
-    let id = hosts::register(tx, &told.expect("a machine"), now)
+async fn create_host(tx: &Tx, site: SiteId, now: Time) -> Result<HostId, StoreError> {
+    let (hostname, uuid) = (host_name(0), others::uuid(0));
+    let registration = Registration::parse(&hostname, &uuid.to_string(), &others::serial(0), true);
+    let id = hosts::register(tx, &registration.expect("a machine"), now)
         .await?
         .id;
-    let joining = Joining {
+    let joining = JoinRequest {
         uuid,
         serial: None,
-        hostname: called,
+        hostname,
         public_key: vec![7; 32],
     };
-    hosts::joined(tx, id, &joining, now).await?;
+    hosts::record_join(tx, id, &joining, now).await?;
     let change = HostChange {
         name: None,
         site: Some(Some(site)),
@@ -144,7 +141,7 @@ async fn machine(tx: &Tx, site: SiteId, now: Time) -> Result<HostId, StoreError>
     Ok(id)
 }
 
-fn parts() -> Hardware {
+fn sample_hardware() -> Hardware {
     let nic = |n: u32| Nic {
         device_name: format!("eth{n}"),
         pci_identifier: format!("0000:0{n}:00.0"),
@@ -185,12 +182,17 @@ fn parts() -> Hardware {
         controller: Some(Controller::Ipmi),
         controller_ip: "10.255.0.1".into(),
         storages: vec![disk],
-        nics: (0..NICS_EACH).map(nic).collect(),
+        nics: (0..NICS_PER_HOST).map(nic).collect(),
         ..Hardware::default()
     }
 }
 
-async fn installed(tx: &Tx, host: HostId, os: OsId, now: Time) -> Result<InstanceId, StoreError> {
+async fn create_instance(
+    tx: &Tx,
+    host: HostId,
+    os: OsId,
+    now: Time,
+) -> Result<InstanceId, StoreError> {
     let new = NewInstance {
         host,
         os,
@@ -204,7 +206,7 @@ async fn installed(tx: &Tx, host: HostId, os: OsId, now: Time) -> Result<Instanc
     let instance = instances::create(tx, &new, now).await?.id;
     let mut node = nodes::lock(tx, host).await?;
     node.provisioned = true;
-    node.protocol = Protocol::Own {
+    node.protocol = AgentProtocol::Own {
         modules: vec!["packages".into()],
     };
     node.agent_version = "0.1.0".into();
@@ -219,13 +221,13 @@ async fn installed(tx: &Tx, host: HostId, os: OsId, now: Time) -> Result<Instanc
     Ok(instance)
 }
 
-async fn attempt(
+async fn create_run(
     tx: &Tx,
     instance: InstanceId,
     policy: UpdatePolicy,
     now: Time,
 ) -> Result<RunId, StoreError> {
-    let opening = Opening {
+    let opening = RunOpening {
         instance,
         name: run_name(0),
         description: OS.into(),
@@ -237,47 +239,49 @@ async fn attempt(
         },
         follows: None,
     };
-    let account = Account {
+    let account = RunReport {
         phases: vec![PhaseSpan {
             phase: "apply".into(),
             millis: 4_200,
             bytes: 0,
         }],
-        ..Account::default()
+        ..RunReport::default()
     };
     let plan = Evidence {
-        plan: Some(["curl", "libcurl4", "openssl", "tzdata"].map(change).into()),
-        account: Some(account),
+        plan: Some(
+            ["curl", "libcurl4", "openssl", "tzdata"]
+                .map(package_change)
+                .into(),
+        ),
+        report: Some(account),
         ..Evidence::default()
     };
-    let (patience, (started, ended)) = (Patience::default(), others::times(0, now));
+    let (timeouts, (started, ended)) = (RunTimeouts::default(), others::times(0, now));
     let mut subject = Subject::New(Box::new(opening));
     let mut id = RunId::from_bits(0);
     for (number, event, evidence, at) in [
         (1, RunEvent::Began, plan, started),
         (2, RunEvent::Finished, Evidence::default(), ended),
     ] {
-        let happening = Happening {
+        let record = RunEventRecord {
             sequence: Some(number),
             evidence,
-            ..Happening::of(event)
+            ..RunEventRecord::from_event(event)
         };
-        id = runs::advance(tx, subject, &happening, &patience, at)
-            .await?
-            .id;
+        id = runs::advance(tx, subject, &record, &timeouts, at).await?.id;
         subject = Subject::Run(id);
     }
     Ok(id)
 }
 
-fn change(package: &str) -> PackageChange {
+fn package_change(package: &str) -> PackageChange {
     let version = Some("3.0.15-1~deb12u1".to_owned());
     PackageChange {
         name: package.to_owned(),
         architecture: "amd64".into(),
         before: Some("3.0.14-1~deb12u2".into()),
-        wanted: version.clone(),
-        found: Some(FoundPackage {
+        desired: version.clone(),
+        observed: Some(ObservedPackage {
             version,
             state: "installed".into(),
         }),

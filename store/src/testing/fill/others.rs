@@ -1,4 +1,4 @@
-//! All others: in what they differ from the first.
+//! The copies, and how they differ from the first resources.
 
 use std::ops::Range;
 
@@ -10,25 +10,25 @@ use evenkeel_domain::run::FailureKind;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::copies::{Table, copy, numbers};
-use super::first::First;
-use super::{NICS_EACH, RUNS_EACH, host_name, in_turn, instance_name, run_name};
+use super::copies::{CopyTable, copy, numbers};
+use super::first::SeedTemplates;
+use super::{NICS_PER_HOST, RUNS_PER_INSTANCE, host_name, instance_name, round_robin, run_name};
 use crate::error::StoreError;
 use crate::tx::Tx;
 
-const SITES: Table = table("sites", "id");
-const HOSTS: Table = table("hosts", "id");
-const HARDWARE: Table = table("host_hardware", "host_id");
-const INSTANCES: Table = table("instances", "id");
-const NODES: Table = table("node_states", "instance_id");
-const RUNS: Table = table("update_runs", "id");
-const EVENTS: Table = table("run_events", "run_id");
+const SITES: CopyTable = table("sites", "id");
+const HOSTS: CopyTable = table("hosts", "id");
+const HARDWARE: CopyTable = table("host_hardware", "host_id");
+const INSTANCES: CopyTable = table("instances", "id");
+const NODES: CopyTable = table("node_states", "instance_id");
+const RUNS: CopyTable = table("update_runs", "id");
+const EVENTS: CopyTable = table("run_events", "run_id");
 
-const fn table(name: &'static str, key: &'static str) -> Table {
-    Table { name, key }
+const fn table(name: &'static str, key: &'static str) -> CopyTable {
+    CopyTable { name, key }
 }
 
-/// What the `n`th site is called.
+/// The name of the `n`th site.
 pub fn site_name(n: u32) -> String {
     format!("site-{n:04}")
 }
@@ -55,64 +55,68 @@ pub fn address(n: u32, nic: u32) -> String {
     format!("10.{nic}.{b}.{c}/16")
 }
 
-/// What the `n`th attempt is called by its agent.
+/// The attempt id of the `n`th run.
 pub fn attempt(n: u32) -> Uuid {
     Uuid::from_u128(u128::from(n) + 1)
 }
 
-/// When the `n`th run began and ended: within the last ten days.
+/// Start and end of the `n`th run, within the last ten days.
 pub fn times(n: u32, now: Time) -> (Time, Time) {
     let started = now - TimeDelta::minutes(10 + i64::from(n % 14_000));
     (started, started + TimeDelta::minutes(5))
 }
 
-/// Makes sites.
-pub async fn sites(tx: &Tx, first: &First, part: Range<u32>) -> Result<Vec<SiteId>, StoreError> {
+/// Creates sites.
+pub async fn sites(
+    tx: &Tx,
+    first: &SeedTemplates,
+    part: Range<u32>,
+) -> Result<Vec<SiteId>, StoreError> {
     let numbers = numbers(tx, "site_numbers", part.len()).await?;
-    let made: Vec<_> = numbers.into_iter().map(SiteId::nth).collect();
-    let differences = part.zip(&made).map(|(n, id)| {
+    let ids: Vec<_> = numbers.into_iter().map(SiteId::nth).collect();
+    let differences = part.zip(&ids).map(|(n, id)| {
         json!({
             "id": id.bits().cast_signed(),
             "name": site_name(n),
-            "region_id": in_turn(&first.regions, n).bits().cast_signed(),
+            "region_id": round_robin(&first.regions, n).bits().cast_signed(),
         })
     });
     copy(tx, SITES, first.site.bits(), differences).await?;
-    Ok(made)
+    Ok(ids)
 }
 
-/// Makes hosts.
+/// Creates hosts.
 pub async fn hosts(
     tx: &Tx,
-    first: &First,
+    first: &SeedTemplates,
     sites: &[SiteId],
     part: Range<u32>,
 ) -> Result<Vec<HostId>, StoreError> {
     let numbers = numbers(tx, "host_numbers", part.len()).await?;
-    let made: Vec<_> = numbers.into_iter().map(HostId::nth).collect();
-    let differences = part.zip(&made).map(|(n, id)| {
+    let ids: Vec<_> = numbers.into_iter().map(HostId::nth).collect();
+    let differences = part.zip(&ids).map(|(n, id)| {
         json!({
             "id": id.bits().cast_signed(),
             "name": host_name(n),
             "hostname": host_name(n),
             "uuid": uuid(n),
             "serial": serial(n),
-            "site_id": in_turn(sites, n).bits().cast_signed(),
+            "site_id": round_robin(sites, n).bits().cast_signed(),
             "metadata": [{"key": "rack", "value": format!("r{:02}", n % 40)}],
         })
     });
     copy(tx, HOSTS, first.host.bits(), differences).await?;
-    Ok(made)
+    Ok(ids)
 }
 
-/// Says what hosts are made of.
+/// Creates the hardware of hosts.
 pub async fn hardware(
     tx: &Tx,
-    first: &First,
+    first: &SeedTemplates,
     hosts: &[HostId],
     part: Range<u32>,
 ) -> Result<(), StoreError> {
-    let each = usize::try_from(NICS_EACH).unwrap_or(1);
+    let each = usize::try_from(NICS_PER_HOST).unwrap_or(1);
     let addresses = numbers(tx, "ip_address_numbers", part.len() * each).await?;
     let differences = part
         .zip(hosts)
@@ -127,30 +131,30 @@ pub async fn hardware(
     copy(tx, HARDWARE, first.host.bits(), differences).await
 }
 
-fn nics(first: &First, n: u32, addresses: &[u32]) -> Vec<Nic> {
+fn nics(first: &SeedTemplates, n: u32, addresses: &[u32]) -> Vec<Nic> {
     let numbered = first.nics.iter().zip(0_u32..).zip(addresses);
-    let nic = |((nic, place), number): ((&Nic, u32), &u32)| {
+    let nic = |((nic, index), number): ((&Nic, u32), &u32)| {
         let mut nic = nic.clone();
-        nic.mac_addr = mac(n, place);
-        for one in &mut nic.ipaddresses {
-            one.resource_id = Some(IpAddressId::nth(*number));
-            one.address = address(n, place);
+        nic.mac_addr = mac(n, index);
+        for entry in &mut nic.ipaddresses {
+            entry.resource_id = Some(IpAddressId::nth(*number));
+            entry.address = address(n, index);
         }
         nic
     };
     numbered.map(nic).collect()
 }
 
-/// Makes the instances of hosts, with what is known of their nodes.
+/// Creates the instances of hosts, with the state of their nodes.
 pub async fn instances(
     tx: &Tx,
-    first: &First,
+    first: &SeedTemplates,
     hosts: &[HostId],
     part: Range<u32>,
 ) -> Result<Vec<InstanceId>, StoreError> {
     let numbers = numbers(tx, "instance_numbers", part.len()).await?;
-    let made: Vec<_> = numbers.into_iter().map(InstanceId::nth).collect();
-    let differences = part.zip(hosts).zip(&made).map(|((n, host), id)| {
+    let ids: Vec<_> = numbers.into_iter().map(InstanceId::nth).collect();
+    let differences = part.zip(hosts).zip(&ids).map(|((n, host), id)| {
         json!({
             "id": id.bits().cast_signed(),
             "host_id": host.bits().cast_signed(),
@@ -158,35 +162,35 @@ pub async fn instances(
         })
     });
     copy(tx, INSTANCES, first.instance.bits(), differences).await?;
-    let differences = made
+    let differences = ids
         .iter()
         .map(|id| json!({"instance_id": id.bits().cast_signed()}));
     copy(tx, NODES, first.instance.bits(), differences).await?;
-    Ok(made)
+    Ok(ids)
 }
 
-/// Makes runs of instances, with their history.
+/// Creates runs of instances, with their history.
 pub async fn runs(
     tx: &Tx,
-    first: &First,
+    first: &SeedTemplates,
     instances: &[InstanceId],
     part: Range<u32>,
     now: Time,
 ) -> Result<Vec<RunId>, StoreError> {
     let numbers = numbers(tx, "run_numbers", part.len()).await?;
-    let made: Vec<_> = numbers.into_iter().map(RunId::nth).collect();
+    let ids: Vec<_> = numbers.into_iter().map(RunId::nth).collect();
     let differences = part
-        .zip(&made)
-        .map(|(n, id)| run(n, *id, in_turn(instances, n / RUNS_EACH), now));
+        .zip(&ids)
+        .map(|(n, id)| run(n, *id, round_robin(instances, n / RUNS_PER_INSTANCE), now));
     copy(tx, RUNS, first.run.bits(), differences).await?;
-    let differences = made
+    let differences = ids
         .iter()
         .map(|id| json!({"run_id": id.bits().cast_signed()}));
     copy(tx, EVENTS, first.run.bits(), differences).await?;
-    Ok(made)
+    Ok(ids)
 }
 
-/// One of ten failed.
+/// One in ten runs has failed.
 fn run(n: u32, id: RunId, of: InstanceId, now: Time) -> Value {
     let (started, ended) = times(n, now);
     let mut run = json!({

@@ -1,19 +1,21 @@
-//! Each rule, broken by hand.
+//! Each rule, broken on purpose.
 
 mod delivery;
 mod eim;
 mod images;
 mod own;
-mod patience;
+mod run_timeouts;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_simulator::clock::{Moment, Time};
-use evenkeel_simulator::truth::{EimTruth, OwnTruth};
+use evenkeel_simulator::ground_truth::{EimGroundTruth, OwnGroundTruth};
 use uuid::Uuid;
 
-use super::{Rule, eim_node, own_node};
-use crate::history::book::{Book, Held, Member, Opened, Step, Wished};
-use crate::history::record::{Entry, Run};
+use super::{Rule, check_eim_node, check_own_node};
+use crate::history::operator_log::{
+    Action, AssignmentRecord, OperatorLog, SimulatedMember, Validity, WindowRecord,
+};
+use crate::history::run_records::{Run, RunEntry};
 
 const POLICY: &str = "osupdatepolicy-00000001";
 
@@ -23,13 +25,13 @@ fn at(seconds: i64) -> Time {
 
 fn moment(seconds: i64) -> Moment {
     Moment {
-        node: at(seconds),
-        truth: at(seconds),
+        node_time: at(seconds),
+        true_time: at(seconds),
     }
 }
 
-fn member() -> Member {
-    Member {
+fn member() -> SimulatedMember {
+    SimulatedMember {
         host: "host-00000001".into(),
         instance: "inst-00000001".into(),
         site: "site-00000001".into(),
@@ -38,34 +40,34 @@ fn member() -> Member {
     }
 }
 
-fn step(asked: i64, done: i64) -> Step {
-    Step {
-        asked: at(asked),
-        done: Some(at(done)),
+fn action(requested_at: i64, done: i64) -> Action {
+    Action {
+        requested_at: at(requested_at),
+        done_at: Some(at(done)),
     }
 }
 
-/// A window from 100 to 200, made at 10, a wish of the project since 5, and a patience of 50 seconds.
-fn book() -> Book {
-    Book {
-        windows: vec![Opened {
+/// A window from 100 to 200, created at 10, an assignment to the project since 5, and a run timeout of 50 seconds.
+fn usual_log() -> OperatorLog {
+    OperatorLog {
+        windows: vec![WindowRecord {
             scope: "site-00000001".into(),
             window: (at(100), at(200)),
             is_order: false,
-            held: Held::since(step(10, 11)),
+            validity: Validity::since(action(10, 11)),
         }],
-        wishes: vec![Wished {
+        assignments: vec![AssignmentRecord {
             scope: "project".into(),
             policy: POLICY.into(),
-            held: Held::since(step(5, 6)),
+            validity: Validity::since(action(5, 6)),
         }],
-        patience: TimeDelta::seconds(50),
-        ..Book::default()
+        run_timeout: TimeDelta::seconds(50),
+        ..OperatorLog::default()
     }
 }
 
 fn run(number: u32, attempt: Option<u128>, events: &[(&str, &str, Option<u32>, i64)]) -> Run {
-    let entry = |(event, state, sequence, time): &(&str, &str, Option<u32>, i64)| Entry {
+    let entry = |(event, state, sequence, time): &(&str, &str, Option<u32>, i64)| RunEntry {
         event: (*event).to_owned(),
         state: (*state).to_owned(),
         sequence: *sequence,
@@ -84,16 +86,32 @@ fn run(number: u32, attempt: Option<u128>, events: &[(&str, &str, Option<u32>, i
     }
 }
 
-/// The rules that the records of a node of our own agent break.
-fn own_broken(member: &Member, truth: &OwnTruth, runs: &[Run], book: &Book) -> Vec<Rule> {
+/// Rules that the records of a node with our own agent break.
+fn broken_own_rules(
+    member: &SimulatedMember,
+    ground_truth: &OwnGroundTruth,
+    runs: &[Run],
+    log: &OperatorLog,
+) -> Vec<Rule> {
     let runs: Vec<_> = runs.iter().collect();
-    let found = own_node(member, truth, &runs, book);
-    found.into_iter().map(|violation| violation.rule).collect()
+    let violations = check_own_node(member, ground_truth, &runs, log);
+    violations
+        .into_iter()
+        .map(|violation| violation.rule)
+        .collect()
 }
 
-/// The rules that the records of a node of the ancestor's agent break.
-fn eim_broken(member: &Member, truth: &EimTruth, runs: &[Run], book: &Book) -> Vec<Rule> {
+/// Rules that the records of a node with EIM's agent break.
+fn broken_eim_rules(
+    member: &SimulatedMember,
+    ground_truth: &EimGroundTruth,
+    runs: &[Run],
+    log: &OperatorLog,
+) -> Vec<Rule> {
     let runs: Vec<_> = runs.iter().collect();
-    let found = eim_node(member, truth, &runs, book);
-    found.into_iter().map(|violation| violation.rule).collect()
+    let violations = check_eim_node(member, ground_truth, &runs, log);
+    violations
+        .into_iter()
+        .map(|violation| violation.rule)
+        .collect()
 }

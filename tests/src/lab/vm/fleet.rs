@@ -1,4 +1,4 @@
-//! A server for machines: what it is told of them, what they are told by it, and what lies between.
+//! A server for emulated machines, with a network connection and a web server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,111 +9,116 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::machine::{Told, Vm};
+use super::machine::{FirmwareConfig, Vm};
 use super::release::{ARCHITECTURE, PROFILE, Release};
-use crate::lab::{Rest, Server, SlowLine, Web};
+use crate::lab::{Rest, Server, SlowConnection, Web};
 
-/// Where a machine finds this one.
-const OUTSIDE: &str = "10.0.2.2";
+/// Address of this machine, as emulated machines see it.
+const HOST_ADDRESS: &str = "10.0.2.2";
 
-/// How long a machine may take to its first words as a node.
-const JOINS: Duration = Duration::from_mins(8);
+/// How long a machine may take to join.
+const JOIN_TIMEOUT: Duration = Duration::from_mins(8);
 
-/// The settings that make the server give files to nodes.
-const FILES: &str = "EVENKEELD_FILES__LISTEN";
+/// Setting that makes the server offer files to nodes.
+const FILES_LISTEN_VARIABLE: &str = "EVENKEELD_FILES__LISTEN";
 
-/// A server, and the machines that it knows.
+/// A server and its machines.
 #[derive(Debug)]
 pub struct VmFleet {
     /// The server.
     pub server: Server,
-    /// An operator's session.
+    /// REST session of an operator.
     pub rest: Rest,
-    /// What leads from the machines to the server.
-    pub line: SlowLine,
-    /// Where images lie.
+    /// Connection from the machines to the server.
+    pub connection: SlowConnection,
+    /// Web server of the images.
     pub web: Web,
     token: String,
-    files: String,
-    /// What the catalogue calls the releases, by version.
-    published: Mutex<BTreeMap<String, String>>,
-    /// Last, so that it goes last.
+    files_url: String,
+    /// IDs of the published releases, by version.
+    catalog_ids: Mutex<BTreeMap<String, String>>,
+    /// Last field, so that it is dropped last.
     folder: TempDir,
 }
 
 impl VmFleet {
-    /// A server without nodes, with these settings beside the usual ones.
+    /// Starts a server without nodes, with these settings in addition to the usual ones.
     #[track_caller]
     pub(super) fn new(folder: TempDir, settings: &[(&str, &str)]) -> Self {
-        let names = json!([OUTSIDE]).to_string();
+        let names = json!([HOST_ADDRESS]).to_string();
         let usual = [
-            ("EVENKEELD_SOUTHBOUND__NAMES", names.as_str()),
+            ("EVENKEELD_SOUTHBOUND__SERVER_NAMES", names.as_str()),
             ("EVENKEELD_MAINTENANCE_MANAGER__POLL_INTERVAL", "1s"),
         ];
         let server = Server::start_in(folder.path(), &[&usual[..], settings].concat());
-        let has_files = settings.iter().any(|(name, _)| *name == FILES);
+        let has_files = settings
+            .iter()
+            .any(|(name, _)| *name == FILES_LISTEN_VARIABLE);
         let rest = server.rest();
         let token = rest.post("/join-tokens", &json!({}));
         let images = folder.path().join("images");
         fs::create_dir(&images).expect("a folder");
         Self {
-            line: SlowLine::to(&server.address("southbound"), Duration::ZERO),
-            web: Web::of(&images),
+            connection: SlowConnection::to(&server.address("southbound"), Duration::ZERO),
+            web: Web::serve(&images),
             token: token["token"].as_str().expect("a token").to_owned(),
-            files: if has_files {
-                format!("https://{OUTSIDE}:{}", port(&server.address("files")))
+            files_url: if has_files {
+                format!("https://{HOST_ADDRESS}:{}", port(&server.address("files")))
             } else {
                 String::new()
             },
-            published: Mutex::default(),
+            catalog_ids: Mutex::default(),
             server,
             rest,
             folder,
         }
     }
 
-    /// What a machine's firmware says of it.
-    pub(super) fn told(&self) -> Told {
-        Told {
-            server: format!("https://{OUTSIDE}:{}", self.line.address().port()),
+    /// Configuration that the firmware of a machine passes to its agent.
+    pub(super) fn firmware_config(&self) -> FirmwareConfig {
+        FirmwareConfig {
+            server: format!(
+                "https://{HOST_ADDRESS}:{}",
+                self.connection.address().port()
+            ),
             token: self.token.clone(),
-            files: self.files.clone(),
+            files: self.files_url.clone(),
         }
     }
 
-    /// A path in the folder that the web server serves.
-    pub fn image(&self, name: &str) -> PathBuf {
+    /// Path of an image in the folder of the web server.
+    pub fn image_path(&self, name: &str) -> PathBuf {
         self.folder.path().join("images").join(name)
     }
 
-    /// A path of its own, which nobody serves.
+    /// Path in the folder of the fleet, outside of the web server.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Where machines fetch what lies at [`VmFleet::image`].
-    pub fn address(&self, name: &str) -> String {
-        format!("http://{OUTSIDE}:{}/{name}", self.web.address().port())
+    /// URL of the image at [`VmFleet::image_path`].
+    pub fn image_url(&self, name: &str) -> String {
+        format!("http://{HOST_ADDRESS}:{}/{name}", self.web.address().port())
     }
 
-    /// Makes a release known, unless it is. Returns what the catalogue calls it.
+    /// Publishes a release if it is not published yet. Returns its ID.
     #[track_caller]
     pub fn publish(&self, release: &Release) -> String {
-        if let Some(known) = self.known(&release.version) {
-            return known;
+        if let Some(id) = self.catalog_id(&release.version) {
+            return id;
         }
         let name = format!("{}.raw", release.version);
-        let copy = self.image(&name);
+        let copy = self.image_path(&name);
         let copied = fs::hard_link(&release.file, &copy);
         copied
             .or_else(|_| fs::copy(&release.file, &copy).map(drop))
             .expect("an image");
-        self.offer(release, &json!({ "imageUrl": self.address(&name) }))
+        self.publish_with(release, &json!({ "imageUrl": self.image_url(&name) }))
     }
 
-    /// Makes a release known, with some fields otherwise than they should be.
+    /// Publishes a release with some fields changed. Returns its ID.
     #[track_caller]
-    pub fn offer(&self, release: &Release, otherwise: &Value) -> String {
+    pub fn publish_with(&self, release: &Release, otherwise: &Value) -> String {
         let mut os = json!({
             "name": format!("{PROFILE} {}", release.version),
             "osType": "OS_TYPE_IMMUTABLE",
@@ -127,64 +132,64 @@ impl VmFleet {
         });
         let fields = os.as_object_mut().expect("an object");
         fields.extend(otherwise.as_object().expect("an object").clone());
-        let made = self.rest.post("/compute/os", &os);
-        self.knows(&release.version, text(&made, "resourceId"))
+        let created = self.rest.post("/compute/os", &os);
+        self.record_catalog_id(&release.version, text(&created, "resourceId"))
     }
 
-    /// What the catalogue calls the release of this version; none if it has none.
-    pub fn known(&self, version: &str) -> Option<String> {
-        let published = self.published.lock();
+    /// ID of the published release with this version.
+    pub fn catalog_id(&self, version: &str) -> Option<String> {
+        let published = self.catalog_ids.lock();
         let published = published.unwrap_or_else(PoisonError::into_inner);
         published.get(version).cloned()
     }
 
-    /// Notes what the catalogue calls a release that came into it by another way.
-    pub fn knows(&self, version: &str, os: &str) -> String {
-        let published = self.published.lock();
+    /// Stores the ID of a release that was published in another way.
+    pub fn record_catalog_id(&self, version: &str, os: &str) -> String {
+        let published = self.catalog_ids.lock();
         let mut published = published.unwrap_or_else(PoisonError::into_inner);
         published.insert(version.to_owned(), os.to_owned());
         os.to_owned()
     }
 
-    /// Switches a machine on for the first time, and waits until the server knows what runs on it.
+    /// Switches a machine on for the first time and waits until the server knows its slots.
     #[track_caller]
     pub fn join(&self, vm: &mut Vm) {
         vm.start();
         let path = format!("/compute/instances?filter=host.uuid%3D%22{}%22", vm.uuid());
-        vm.instance = vm.until("the machine joins", JOINS, || {
+        vm.instance = vm.until("the machine joins", JOIN_TIMEOUT, || {
             let list = self.rest.get(&path);
             let id = list["instances"][0]["resourceId"].as_str();
             id.map(str::to_owned)
         });
         let path = format!("/compute/instances/{}", vm.instance);
-        vm.until("the server knows its slots", JOINS, || {
+        vm.until("the server knows its slots", JOIN_TIMEOUT, || {
             let node = self.rest.get(&path);
             let slots = node["slots"].as_array().map_or(0, Vec::len);
             (slots == 2).then_some(())
         });
     }
 
-    /// A machine's instance, with all that the server knows of it.
+    /// Instance of a machine, as the server returns it.
     #[track_caller]
     pub fn node(&self, vm: &Vm) -> Value {
         let path = format!("/compute/instances/{}", vm.instance());
         self.rest.get(&path)
     }
 
-    /// Makes a policy that wants an operating system, or the newest, and assigns it to a machine.
+    /// Creates a policy for an operating system, or for the newest one, and assigns it to a machine.
     #[track_caller]
-    pub fn want(&self, vm: &Vm, os: Option<&str>) {
+    pub fn assign_os(&self, vm: &Vm, os: Option<&str>) {
         let policy = os.map_or_else(
             || json!({ "updatePolicy": "UPDATE_POLICY_LATEST" }),
             |os| json!({ "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": os }),
         );
-        self.want_with(vm, &policy);
+        self.assign_new_policy(vm, &policy);
     }
 
-    /// Makes a policy of these fields and assigns it to a machine.
+    /// Creates a policy with these fields and assigns it to a machine.
     #[track_caller]
-    pub fn want_with(&self, vm: &Vm, fields: &Value) {
-        let mut policy = json!({ "name": "wanted" });
+    pub fn assign_new_policy(&self, vm: &Vm, fields: &Value) {
+        let mut policy = json!({ "name": "test" });
         let members = policy.as_object_mut().expect("an object");
         members.extend(fields.as_object().expect("an object").clone());
         let policy = self.rest.post("/os-update-policies", &policy);
@@ -194,22 +199,22 @@ impl VmFleet {
         );
     }
 
-    /// Orders an update now: for this machine a window is open at once, for an hour.
+    /// Orders an update now: a window of this machine is open at once, for an hour.
     #[track_caller]
-    pub fn order(&self, vm: &Vm) {
+    pub fn order_update(&self, vm: &Vm) {
         let path = format!("/compute/instances/{}/order", vm.instance());
         self.rest.put(&path, &json!({ "kind": "now" }));
     }
 
-    /// Publishes a release, and orders that a machine runs it.
+    /// Publishes a release, and orders an update of a machine to it.
     #[track_caller]
     pub fn update(&self, vm: &Vm, release: &Release) {
         let os = self.publish(release);
-        self.want(vm, Some(&os));
-        self.order(vm);
+        self.assign_os(vm, Some(&os));
+        self.order_update(vm);
     }
 
-    /// All runs of a machine, in full, the first one first.
+    /// All runs of a machine with details, the oldest first.
     #[track_caller]
     pub fn runs(&self, vm: &Vm) -> Vec<Value> {
         let filter = format!("instance.resourceId%3D%22{}%22", vm.instance());
@@ -224,13 +229,13 @@ impl VmFleet {
         runs
     }
 
-    /// Waits until the last run that a machine had for a version is over, and returns it in full.
+    /// Waits for the end of the last run of a machine for a version, and returns it with details.
     #[track_caller]
-    pub fn ended(&self, vm: &mut Vm, version: &str, limit: Duration) -> Value {
+    pub fn wait_for_run_end(&self, vm: &mut Vm, version: &str, limit: Duration) -> Value {
         let (what, instance) = (format!("the run for {version} ends"), vm.instance.clone());
         let filter = format!("instance.resourceId%3D%22{instance}%22");
         let path = format!("/os-update-runs?pageSize=100&filter={filter}");
-        let found = vm.until(&what, limit, || {
+        let id = vm.until(&what, limit, || {
             let answer = self.rest.get(&path);
             let runs = answer["osUpdateRuns"].as_array().expect("a list").iter();
             let own = runs.filter(|run| run["target"]["imageId"] == version);
@@ -238,19 +243,19 @@ impl VmFleet {
             let is_over = last["endTime"].as_u64() > Some(0);
             is_over.then(|| text(last, "resourceId").to_owned())
         });
-        self.rest.get(&format!("/os-update-runs/{found}"))
+        self.rest.get(&format!("/os-update-runs/{id}"))
     }
 }
 
-/// The port of an address.
+/// Port of an address.
 fn port(address: &str) -> &str {
     address.rsplit(':').next().unwrap_or_default()
 }
 
-/// A text of an answer.
+/// A text field of an object.
 ///
 /// # Panics
-/// There is none of that name.
+/// There is no such text.
 #[track_caller]
 pub(super) fn text<'a>(answer: &'a Value, name: &str) -> &'a str {
     let text = answer[name].as_str();

@@ -1,121 +1,132 @@
-//! Whether a machine is well after whatever happened to it, and whether the server's record agrees with it.
+//! Checks that a machine works after an update or a power cut, and that the server's records match it.
 
 use std::time::Duration;
 
 use evenkeel_registry::Digest;
 use serde_json::Value;
 
-use super::contents::Contents;
-use super::esp::{Count, Entry, counts};
+use super::contents::DiskContents;
+use super::esp::{BootCount, SlotEntry, counts};
 use super::fleet::{VmFleet, text};
 use super::machine::Vm;
-use super::{Booted, Release};
+use super::{BootedRelease, Release};
 
-/// How long a machine may take to be well, and to say so: for two trials on a busy machine.
-const SETTLES: Duration = Duration::from_mins(15);
+/// How long a machine may take to work and to report it: two trials on a busy machine.
+const SETTLE_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// Waits until nothing is under way on a machine any more and the server's record agrees with what it runs, which must be
-/// one of some releases. Then cuts its power, and looks whether all of that release is on the disk, whether the loader
-/// would start it and nothing else, and whether nothing is left of the work. Returns the version.
+/// Waits until no update is in progress on a machine and the server's records match what it runs, which must be one of
+/// some releases. Then cuts its power and checks that the release is completely on the disk, that the loader would
+/// start it and nothing else, and that the update left nothing behind. Returns the version.
 ///
 /// # Panics
-/// It does not come to rest, or something does not fit; the message says what.
+/// The machine does not settle, or a check fails; the message says which.
 #[track_caller]
 pub fn judge(fleet: &VmFleet, vm: &mut Vm, may_run: &[&Release]) -> String {
-    let booted = fleet.agrees(vm, may_run);
+    let booted = fleet.until_consistent(vm, may_run);
     vm.cut();
     let entries = vm.entries();
     assert_loads(&entries, &booted);
-    let found = may_run.iter().find(|one| one.version == booted.version);
-    let release = found.expect("one of them");
+    let matching = may_run.iter().find(|one| one.version == booted.version);
+    let release = matching.expect("one of the releases");
     let letter = booted.slot.letter();
-    let contents = Contents::of(vm.disk());
-    let in_slot = contents.slot(booted.slot, release.bytes);
-    assert_eq!(in_slot, release.sha256, "what lies in slot {letter}");
-    let kernel = vm.kernel(booted.slot).map(|kernel| Digest::of(&kernel));
-    let own = Digest::of(&release.kernel(letter));
+    let contents = DiskContents::read(vm.disk());
+    let in_slot = contents.slot_digest(booted.slot, release.bytes);
+    assert_eq!(in_slot, release.sha256, "content of slot {letter}");
+    let kernel = vm
+        .kernel(booted.slot)
+        .map(|kernel| Digest::compute(&kernel));
+    let own = Digest::compute(&release.kernel(letter));
     assert_eq!(kernel, Some(own), "the kernel of slot {letter}");
-    // Nothing is under way, and nothing is left over.
-    assert_eq!(contents.state("journal.json"), "", "an open attempt");
-    let spooled = contents.listed("images");
+    // No update is in progress, and nothing is left over.
+    assert_eq!(contents.state_file("journal.json"), "", "an open attempt");
+    let spooled = contents.list_folder("images");
     assert!(
         spooled.is_empty(),
-        "{spooled:?} are left of what was fetched"
+        "files of the download are left: {spooled:?}"
     );
-    let slots = contents.state("slots.json");
+    let slots = contents.state_file("slots.json");
     assert!(slots.contains(&booted.version), "{slots}");
     booted.version
 }
 
-/// Holds that the loader starts the release that was booted, for good, whatever becomes of other entries.
+/// Asserts that the loader starts the booted release, and not on trial.
 #[track_caller]
-fn assert_loads(entries: &[Entry], booted: &Booted) {
-    assert_eq!(counts(entries, booted.slot), [Count::Kept], "{entries:?}");
-    let is_trial = |entry: &Entry| entry.count != Count::Kept;
+fn assert_loads(entries: &[SlotEntry], booted: &BootedRelease) {
+    assert_eq!(
+        counts(entries, booted.slot),
+        [BootCount::Permanent],
+        "{entries:?}"
+    );
+    let is_trial = |entry: &SlotEntry| entry.count != BootCount::Permanent;
     assert!(
         !entries.iter().any(is_trial),
         "a trial is left: {entries:?}"
     );
-    // Names have their number in front, and the highest one comes first.
+    // The names start with a number, and the loader takes the highest one.
     let first = entries.last().map(|entry| entry.slot);
     assert_eq!(first, Some(booted.slot), "{entries:?}");
 }
 
 impl VmFleet {
-    /// Waits until nothing is under way on a machine any more and the record agrees with what it runs, which must be one of
-    /// some releases. Returns which.
+    /// Waits until no update is in progress on a machine and the records match what it runs, which must be one of some
+    /// releases. Returns the booted release.
     ///
     /// # Panics
-    /// That does not come about; the message has what is recorded.
+    /// This does not happen in time. The message contains the records.
     #[track_caller]
-    pub fn agrees(&self, vm: &mut Vm, may_run: &[&Release]) -> Booted {
-        let mut said = String::new();
+    pub fn until_consistent(&self, vm: &mut Vm, may_run: &[&Release]) -> BootedRelease {
+        let mut difference = String::new();
         let instance = vm.instance().to_owned();
-        let agreed = vm.settles(SETTLES, |booted| {
+        let agreed = vm.until_settled(SETTLE_TIMEOUT, |booted| {
             let node = self.rest.get(&format!("/compute/instances/{instance}"));
-            match self.differs(&node, booted, may_run) {
+            match self.find_difference(&node, booted, may_run) {
                 None => true,
                 Some(what) => {
-                    said = what;
+                    difference = what;
                     false
                 }
             }
         });
         let Some(booted) = agreed else {
             let (node, tail) = (self.node(vm), vm.tail());
-            panic!("the record does not agree with the machine: {said}\n{node:#}\n{tail}");
+            panic!("the records do not match the machine: {difference}\n{node:#}\n{tail}");
         };
         let runs = self.runs(vm);
         for run in &runs {
-            assert_is_true(run);
+            assert_booted_matches_state(run);
         }
-        let last = runs.iter().rfind(|run| is_decided(run));
+        let last = runs.iter().rfind(|run| has_final_image(run));
         if let Some(run) = last {
             assert_eq!(run["image"]["booted"], booted.version.as_str(), "{run:#}");
         }
         booted
     }
 
-    /// What in the record does not fit what runs; none if all does.
-    fn differs(&self, node: &Value, booted: &Booted, may_run: &[&Release]) -> Option<String> {
-        let Booted { version, slot } = booted;
+    /// The first difference between the records and what runs.
+    fn find_difference(
+        &self,
+        node: &Value,
+        booted: &BootedRelease,
+        may_run: &[&Release],
+    ) -> Option<String> {
+        let BootedRelease { version, slot } = booted;
         if !may_run.iter().any(|release| release.version == *version) {
-            return Some(format!("{version} runs"));
+            return Some(format!("{version} runs, which is not expected"));
         }
-        let os = self.known(version).expect("a release that is known");
+        let os = self.catalog_id(version).expect("a published release");
         if node["os"]["resourceId"] != os.as_str() {
             let recorded = &node["os"]["imageId"];
-            return Some(format!("{version} runs, and {recorded} is recorded"));
+            return Some(format!("{version} runs, but {recorded} is recorded"));
         }
         let slots = node["slots"].as_array().into_iter().flatten();
         for one in slots {
             let (name, state) = (text(one, "name"), text(one, "state"));
             if name.ends_with(slot.letter()) {
                 if state != "good" || one["imageId"] != version.as_str() {
-                    return Some(format!("{version} runs, and its slot is said to be {one}"));
+                    return Some(format!("{version} runs, but its slot is recorded as {one}"));
                 }
             } else if ["armed", "trial", "writing"].contains(&state) {
-                return Some(format!("something is under way: {one}"));
+                return Some(format!("an update is in progress: {one}"));
             }
         }
         let instance = text(node, "resourceId");
@@ -129,21 +140,21 @@ impl VmFleet {
     }
 }
 
-/// Whether something ran at the end of a run that it was to decide on.
-fn is_decided(run: &Value) -> bool {
+/// Whether the end of a run implies which image runs.
+fn has_final_image(run: &Value) -> bool {
     matches!(run["state"].as_str(), Some("succeeded" | "reverted"))
 }
 
-/// Holds that a run that is over says what it did: the new release runs if it went well, else the old one.
+/// Asserts that the booted image of a run matches its state: the new release after a success, otherwise the old one.
 #[track_caller]
-fn assert_is_true(run: &Value) {
+fn assert_booted_matches_state(run: &Value) {
     let image = &run["image"];
     let runs = &image["booted"];
     match text(run, "state") {
-        "succeeded" => assert_eq!(runs, &image["wanted"], "{run:#}"),
+        "succeeded" => assert_eq!(runs, &image["desired"], "{run:#}"),
         "reverted" => assert_eq!(runs, &image["before"], "{run:#}"),
         "failed" | "cancelled" => {
-            // One that failed before it began need not say what ran.
+            // A run that failed before it started need not record an image.
             let is_old = image.is_null() || *runs == "" || *runs == image["before"];
             assert!(is_old, "{run:#}");
         }
@@ -158,24 +169,24 @@ mod tests {
     use super::*;
     use crate::lab::vm::Slot;
 
-    fn entry(file: &str, slot: Slot) -> Entry {
-        Entry {
+    fn entry(file: &str, slot: Slot) -> SlotEntry {
+        SlotEntry {
             file: file.to_owned(),
             slot,
-            count: Count::of(file).expect("the name of an entry"),
+            count: BootCount::parse(file).expect("the name of an entry"),
         }
     }
 
-    fn is_refused(check: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+    fn panics(check: impl FnOnce() + std::panic::UnwindSafe) -> bool {
         std::panic::catch_unwind(check).is_err()
     }
 
     #[test]
-    fn what_the_loader_starts_must_be_what_runs_and_there_to_stay() {
+    fn the_loader_must_start_what_runs_and_no_trial_may_remain() {
         let old = entry("evenkeel-000001.conf", Slot::A);
         let new = entry("evenkeel-000002.conf", Slot::B);
         let trial = entry("evenkeel-000002+1-1.conf", Slot::B);
-        let booted = |slot| Booted {
+        let booted = |slot| BootedRelease {
             version: "1.0".to_owned(),
             slot,
         };
@@ -188,15 +199,15 @@ mod tests {
             (vec![old], Slot::B),
             (vec![], Slot::A),
         ] {
-            assert!(is_refused(|| assert_loads(&entries, &booted(slot))));
+            assert!(panics(|| assert_loads(&entries, &booted(slot))));
         }
     }
 
     #[test]
-    fn a_run_says_of_what_runs_what_its_end_says() {
+    fn the_booted_image_must_match_the_state_of_the_run() {
         let run = |state: &str, booted: &str| {
             json!({ "state": state,
-                "image": { "profileName": "edge", "before": "1.0", "wanted": "1.1", "booted": booted } })
+                "image": { "profileName": "edge", "before": "1.0", "desired": "1.1", "booted": booted } })
         };
         for (state, booted, is_true) in [
             ("succeeded", "1.1", true),
@@ -210,7 +221,11 @@ mod tests {
             ("applying", "1.0", false),
         ] {
             let run = run(state, booted);
-            assert_eq!(!is_refused(|| assert_is_true(&run)), is_true, "{run}");
+            assert_eq!(
+                !panics(|| assert_booted_matches_state(&run)),
+                is_true,
+                "{run}"
+            );
         }
     }
 }

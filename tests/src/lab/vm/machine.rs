@@ -1,5 +1,5 @@
-//! A machine that is emulated from the firmware on, and what can be done to it from outside. What runs on it reaches
-//! this machine as 10.0.2.2.
+//! A machine that is emulated including the firmware, and operations on it from outside. Programs on it reach this
+//! machine at 10.0.2.2.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -12,70 +12,70 @@ use serde_json::Value;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::console::{Booted, Console};
-use super::contents::Contents;
-use super::esp::{Entry, Esp, Slot, place, table};
+use super::console::{BootedRelease, Console};
+use super::contents::DiskContents;
+use super::esp::{Esp, Slot, SlotEntry, partition_range, partition_table};
 use super::monitor::{Monitor, Resets};
 use super::release::Release;
 use super::{script, tool};
 use crate::lab::machine::succeed;
 use crate::lab::until;
 
-/// How long the emulator may take to its start on a busy machine, and a question to its end.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long the emulator may take to start on a busy machine, and a query to finish.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Whoever else must answer is asked no more often: it works on the processors that machines are emulated with.
-const BEAT: Duration = Duration::from_millis(300);
+/// Minimum interval between queries to the server, which runs on the same processors as the emulated machines.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// So many bytes of a slot tell one release from the other.
-const HEAD: usize = 4096;
+/// Number of bytes at the start of a slot that differ between releases.
+const HEAD_SIZE: usize = 4096;
 
-/// What the firmware of a machine tells its agent.
+/// Configuration that the firmware passes to the agent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
-    /// Where the server is, such as `https://10.0.2.2:50002`.
+pub(super) struct FirmwareConfig {
+    /// URL of the server, such as `https://10.0.2.2:50002`.
     pub(super) server: String,
-    /// With what it joins.
+    /// Join token.
     pub(super) token: String,
-    /// What addresses of images are relative to; empty for none.
+    /// Base URL for relative image addresses; empty for none.
     pub(super) files: String,
 }
 
-/// A machine with a disk of its own.
+/// A machine with its own disk.
 #[derive(Debug)]
 pub struct Vm {
     folder: TempDir,
     disk: PathBuf,
     esp: Esp,
-    /// Where its slots begin on the disk, in bytes.
+    /// Offsets of its slots on the disk in bytes.
     slots: (u64, u64),
     name: String,
     uuid: Uuid,
-    pub(super) told: Option<Told>,
-    /// Its instance; empty as long as it is no node.
+    pub(super) firmware_config: Option<FirmwareConfig>,
+    /// ID of its instance; empty before it has joined.
     pub(super) instance: String,
-    /// What its clock says when it is switched on; the time of this machine unless it is given.
+    /// Time of its clock at the start; `None` for the time of this machine.
     clock: Option<String>,
-    /// Where what it writes is recorded.
+    /// File in which its disk writes are recorded.
     log: Option<PathBuf>,
     has_watchdog: bool,
-    /// How often it was switched on.
+    /// Number of starts.
     starts: u32,
-    on: Option<On>,
+    running: Option<RunningVm>,
 }
 
-/// What there is of a machine while it is on.
+/// State of a machine that is on.
 #[derive(Debug)]
-struct On {
-    emulator: Emulator,
+struct RunningVm {
+    emulator: EmulatorProcess,
     monitor: Monitor,
     console: Console,
-    /// Last, so that it goes last.
-    _turn: Turn,
+    /// Last field, so that it is dropped last.
+    _permit: RunPermit,
 }
 
 impl Vm {
-    /// A machine with a copy of a disk, and a firmware that knows nothing yet. It is off.
+    /// Creates a machine with a copy of a disk. Its firmware has no configuration. The machine is off.
     ///
     /// # Panics
     /// The disk cannot be copied.
@@ -85,154 +85,152 @@ impl Vm {
         let mut copying = tool("cp");
         copying.args(["--reflink=auto", "--sparse=always"]);
         succeed(copying.arg(disk).arg(&copy));
-        let table = table(&copy);
+        let table = partition_table(&copy);
         let slot = |name: &str| {
-            let named = |partition: &Value| partition["name"] == name;
-            place(&table, named).expect("a slot").0
+            let is_named = |partition: &Value| partition["name"] == name;
+            partition_range(&table, is_named).expect("a slot").0
         };
         Self {
-            esp: Esp::of(&copy),
+            esp: Esp::open(&copy),
             slots: (slot("root-a"), slot("root-b")),
             folder,
             disk: copy,
             name: name.to_owned(),
             uuid: Uuid::new_v4(),
-            told: None,
+            firmware_config: None,
             instance: String::new(),
             clock: None,
             log: None,
             has_watchdog: false,
             starts: 0,
-            on: None,
+            running: None,
         }
     }
 
-    /// A path of its own, beside the disk.
+    /// A path in the folder of its disk.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Its disk.
     pub fn disk(&self) -> &Path {
         &self.disk
     }
 
-    /// What its firmware says that it is.
+    /// UUID that its firmware reports.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Its instance, such as `inst-0a1b2c3d`; empty as long as it is no node.
+    /// ID of its instance, such as `inst-0a1b2c3d`; empty before it has joined.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Puts a release into a slot from outside, and lets the loader try it so often.
+    /// Writes a release into a slot from outside. The loader may try it `tries` times.
     #[track_caller]
-    pub fn put(&self, slot: Slot, release: &Release, tries: u32) {
+    pub fn put_release(&self, slot: Slot, release: &Release, tries: u32) {
         let mut putting = tool(script("put-release"));
         putting.arg(&self.disk).arg(slot.letter());
         putting.arg(&release.folder);
         succeed(putting.args(["--tries", &tries.to_string()]));
     }
 
-    /// What its loader would find.
+    /// Boot entries of the machine.
     ///
     /// # Panics
-    /// The boot partition cannot be read, which does not come from a power cut.
+    /// The boot partition cannot be read. A power cut cannot cause that.
     #[track_caller]
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<SlotEntry> {
         let entries = self.esp.entries();
         entries.expect("a boot partition that can be read")
     }
 
-    /// The kernel of a slot; none if there is none.
+    /// The kernel of a slot, if it can be read.
     pub fn kernel(&self, slot: Slot) -> Option<Vec<u8>> {
         self.esp.kernel(slot).ok()
     }
 
-    /// The first bytes of a slot, on or off: another release has others.
+    /// First bytes of a slot. They differ between releases. The machine may be on or off.
     ///
     /// # Panics
-    /// There is no such slot.
+    /// The slot does not exist.
     #[track_caller]
-    pub fn head(&self, slot: Slot) -> Vec<u8> {
-        head(&self.disk, self.start_of(slot))
+    pub fn slot_head(&self, slot: Slot) -> Vec<u8> {
+        read_head(&self.disk, self.slot_start(slot))
     }
 
-    /// Whether all of a release lies in a slot. The machine must be off.
+    /// Whether a slot holds a complete release. The machine must be off.
     #[track_caller]
-    pub fn holds(&self, slot: Slot, release: &Release) -> bool {
-        Contents::of(&self.disk).slot(slot, release.bytes) == release.sha256
+    pub fn has_release(&self, slot: Slot, release: &Release) -> bool {
+        DiskContents::read(&self.disk).slot_digest(slot, release.bytes) == release.sha256
     }
 
-    /// Waits until the first bytes of a slot fit.
+    /// Waits until `fits` accepts the first bytes of a slot.
     #[track_caller]
     pub fn until_head(&mut self, slot: Slot, limit: Duration, fits: impl Fn(&[u8]) -> bool) {
-        let (disk, start) = (self.disk.clone(), self.start_of(slot));
+        let (disk, start) = (self.disk.clone(), self.slot_start(slot));
         self.watch("what is in the slot", limit, |_, _| {
-            fits(&head(&disk, start)).then_some(())
+            fits(&read_head(&disk, start)).then_some(())
         });
     }
 
-    fn start_of(&self, slot: Slot) -> u64 {
+    fn slot_start(&self, slot: Slot) -> u64 {
         match slot {
             Slot::A => self.slots.0,
             Slot::B => self.slots.1,
         }
     }
 
-    /// From the next start on its clock goes wrong: it says this then, such as `2001-02-03T04:05:06`. Or right again.
+    /// Sets the time of its clock at the next start, such as `2001-02-03T04:05:06`. `None` for the right time.
     pub fn set_clock(&mut self, clock: Option<&str>) {
         self.clock = clock.map(str::to_owned);
     }
 
-    /// From the next start on it has a watchdog that resets it, of which only a generic kernel knows.
+    /// Adds a watchdog that resets the machine, from the next start on. Only the generic kernel supports it.
     pub fn give_watchdog(&mut self) {
         self.has_watchdog = true;
     }
 
-    /// From the next start on all that the disk is told is recorded, in the form of dm-log-writes. A log that is there is
-    /// written over by each start.
+    /// Records all disk writes from the next start on, in the format of dm-log-writes. Each start overwrites the log.
     pub fn record(&mut self, log: &Path) {
         self.log = Some(log.to_owned());
     }
 
-    /// Switches it on, as soon as not too many others are.
+    /// Switches it on. Waits while too many other machines are on.
     #[track_caller]
     pub fn start(&mut self) {
-        assert!(self.on.is_none(), "{} is on", self.name);
-        let turn = Turn::take();
+        assert!(self.running.is_none(), "{} is on", self.name);
+        let permit = RunPermit::acquire();
         self.starts += 1;
         let number = self.starts;
-        let [serial, socket, said] =
-            ["serial", "qmp", "said"].map(|name| self.path(&format!("{name}-{number}")));
-        let log = File::create(&said).expect("a file");
+        let [serial, socket, output] =
+            ["serial", "qmp", "output"].map(|name| self.path(&format!("{name}-{number}")));
+        let log = File::create(&output).expect("a file");
         let child = self
-            .starting(&serial, &socket)
+            .start_command(&serial, &socket)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)
             .spawn()
             .expect("the emulator starts");
-        let mut emulator = Emulator(child);
-        let monitor = until("the emulator's monitor", PATIENCE, || {
+        let mut emulator = EmulatorProcess(child);
+        let monitor = until("the emulator's monitor", ANSWER_TIMEOUT, || {
             let is_on = emulator.is_on();
-            let said = || fs::read_to_string(&said).unwrap_or_default();
-            assert!(is_on, "the emulator ended: {}", said());
+            let read_output = || fs::read_to_string(&output).unwrap_or_default();
+            assert!(is_on, "the emulator ended: {}", read_output());
             Monitor::connect(&socket)
         });
-        self.on = Some(On {
+        self.running = Some(RunningVm {
             emulator,
             monitor,
-            console: Console::of(serial),
-            _turn: turn,
+            console: Console::new(serial),
+            _permit: permit,
         });
     }
 
-    /// The command that becomes the machine.
-    fn starting(&self, serial: &Path, socket: &Path) -> Command {
-        // However this program ends, the emulator ends with it: with the thread that starts it, to be exact.
+    /// The command that starts the emulator.
+    fn start_command(&self, serial: &Path, socket: &Path) -> Command {
+        // The emulator ends when the thread that starts it ends, however that happens.
         let mut starting = tool("setpriv");
         starting.args(["--pdeathsig", "KILL", "--"]);
         starting.arg(script("run-machine")).arg(&self.disk);
@@ -240,9 +238,9 @@ impl Vm {
         starting.arg("--qmp").arg(socket);
         starting.args(["--name", &self.name]);
         starting.args(["--uuid", &self.uuid.to_string()]);
-        if let Some(told) = &self.told {
-            starting.args(["--server", &told.server, "--token", &told.token]);
-            starting.args(["--files", &told.files]);
+        if let Some(config) = &self.firmware_config {
+            starting.args(["--server", &config.server, "--token", &config.token]);
+            starting.args(["--files", &config.files]);
         }
         if let Some(clock) = &self.clock {
             starting.args(["--rtc", clock]);
@@ -256,116 +254,119 @@ impl Vm {
         starting
     }
 
-    /// Cuts the power: what the disk was told is on the disk, and nothing else is left.
+    /// Cuts the power. All disk writes so far are on the disk; everything else is lost.
     pub fn cut(&mut self) {
-        self.on = None;
+        self.running = None;
     }
 
-    /// Resets it from outside.
+    /// Presses the reset button.
     #[track_caller]
     pub fn reset(&mut self) {
-        self.on().monitor.reset();
+        self.running().monitor.reset();
     }
 
-    /// How often it was reset since it was switched on.
+    /// Number of resets since it was switched on.
     #[track_caller]
     pub fn resets(&mut self) -> Resets {
-        self.on().monitor.resets()
+        self.running().monitor.resets()
     }
 
-    /// What it printed since it was switched on.
+    /// Console output since it was switched on.
     #[track_caller]
-    pub fn serial(&mut self) -> String {
-        self.on().console.text()
+    pub fn serial_output(&mut self) -> String {
+        self.running().console.text()
     }
 
-    /// The release that came up last since it was switched on.
+    /// The last release that has booted since the machine was switched on.
     #[track_caller]
-    pub fn last_booted(&mut self) -> Option<Booted> {
-        self.on().console.last(Booted::read)
+    pub fn last_booted(&mut self) -> Option<BootedRelease> {
+        self.running().console.last(BootedRelease::parse)
     }
 
-    /// Waits for an answer, whoever gives it, as long as the machine is on.
+    /// Polls until there is a result. The machine must stay on.
     ///
     /// # Panics
-    /// There is none in time, or the emulator ends; the message has what was printed last. So with all that waits.
+    /// There is no result in time, or the emulator ends. The message contains the last output. The same applies to
+    /// all functions here that wait.
     #[track_caller]
     pub fn until<T>(
         &mut self,
         what: &str,
         limit: Duration,
-        mut ask: impl FnMut() -> Option<T>,
+        mut poll: impl FnMut() -> Option<T>,
     ) -> T {
         let mut pace = Pace::default();
-        self.watch(what, limit, |_, _| pace.is_due().then(&mut ask).flatten())
+        self.watch(what, limit, |_, _| pace.is_due().then(&mut poll).flatten())
     }
 
-    /// Waits for the first answer to a line of its serial console, among those that nobody has looked at.
+    /// Waits for the first result among the console lines that were not searched before.
     #[track_caller]
     pub fn until_line<T>(
         &mut self,
         what: &str,
         limit: Duration,
-        wanted: impl Fn(&str) -> Option<T>,
+        parse: impl Fn(&str) -> Option<T>,
     ) -> T {
-        self.watch(what, limit, |on, _| on.console.find(&wanted))
+        self.watch(what, limit, |on, _| on.console.find(&parse))
     }
 
-    /// Waits until the user space of a release runs, whichever it is.
+    /// Waits until the user space of any release runs.
     #[track_caller]
-    pub fn until_booted(&mut self, limit: Duration) -> Booted {
-        self.until_line("a release comes up", limit, Booted::read)
+    pub fn until_booted(&mut self, limit: Duration) -> BootedRelease {
+        self.until_line("a release comes up", limit, BootedRelease::parse)
     }
 
-    /// Waits until its boot partition has such entries.
+    /// Waits until `accept` accepts the entries of the boot partition.
     #[track_caller]
     pub fn until_entries(
         &mut self,
         what: &str,
         limit: Duration,
-        wanted: impl Fn(&[Entry]) -> bool,
+        accept: impl Fn(&[SlotEntry]) -> bool,
     ) {
         self.watch(what, limit, |_, esp| {
-            // In the middle of a write it cannot always be read.
+            // During a write it may be unreadable.
             let entries = esp.entries().ok()?;
-            wanted(&entries).then_some(())
+            accept(&entries).then_some(())
         });
     }
 
-    /// Lets it run for so long.
+    /// Lets the machine run for this time.
     #[track_caller]
-    pub fn wait(&mut self, length: Duration) {
+    pub fn run_for(&mut self, length: Duration) {
         let begun = Instant::now();
-        self.watch("the instant", length + PATIENCE, |_, _| {
-            (begun.elapsed() >= length).then_some(())
-        });
+        self.watch(
+            "the end of the waiting time",
+            length + ANSWER_TIMEOUT,
+            |_, _| (begun.elapsed() >= length).then_some(()),
+        );
     }
 
-    /// Waits until what came up last fits, and returns it; none if that does not come about, or the machine goes off.
-    pub(super) fn settles(
+    /// Waits until `fits` accepts the last booted release. Returns `None` after the limit, or if the machine goes off.
+    pub(super) fn until_settled(
         &mut self,
         limit: Duration,
-        mut fits: impl FnMut(&Booted) -> bool,
-    ) -> Option<Booted> {
-        let on = self.on();
+        mut fits: impl FnMut(&BootedRelease) -> bool,
+    ) -> Option<BootedRelease> {
+        let on = self.running();
         let (begun, mut pace) = (Instant::now(), Pace::default());
-        until("a machine at rest", limit + PATIENCE, || {
+        until("a machine at rest", limit + ANSWER_TIMEOUT, || {
             let is_over = begun.elapsed() > limit || !on.emulator.is_on();
-            let booted = on.console.last(Booted::read);
+            let booted = on.console.last(BootedRelease::parse);
             let booted = booted.filter(|booted| pace.is_due() && fits(booted));
             (booted.is_some() || is_over).then_some(booted)
         })
     }
 
-    /// What it printed last.
+    /// Last console output.
     pub(super) fn tail(&mut self) -> String {
-        self.on().console.tail()
+        self.running().console.tail()
     }
 
-    /// Waits until it has printed nothing for so long.
+    /// Waits until there was no console output for `length`.
     #[track_caller]
     pub fn until_silent(&mut self, length: Duration, limit: Duration) {
-        let mut last = (self.on().console.length(), Instant::now());
+        let mut last = (self.running().console.length(), Instant::now());
         self.watch("silence", limit, |on, _| {
             let printed = on.console.length();
             if printed != last.0 {
@@ -376,8 +377,8 @@ impl Vm {
     }
 
     #[track_caller]
-    fn on(&mut self) -> &mut On {
-        self.on.as_mut().expect("a machine that is on")
+    fn running(&mut self) -> &mut RunningVm {
+        self.running.as_mut().expect("a machine that is on")
     }
 
     #[track_caller]
@@ -385,59 +386,66 @@ impl Vm {
         &mut self,
         what: &str,
         limit: Duration,
-        mut ask: impl FnMut(&mut On, &Esp) -> Option<T>,
+        mut poll: impl FnMut(&mut RunningVm, &Esp) -> Option<T>,
     ) -> T {
-        let Self { on, esp, name, .. } = self;
+        let Self {
+            running: on,
+            esp,
+            name,
+            ..
+        } = self;
         let on = on.as_mut().expect("a machine that is on");
         let begun = Instant::now();
-        let found = until(what, limit + PATIENCE, || {
+        let result = until(what, limit + ANSWER_TIMEOUT, || {
             let is_over = begun.elapsed() > limit || !on.emulator.is_on();
-            let found = ask(on, esp);
-            (found.is_some() || is_over).then_some(found)
+            let result = poll(on, esp);
+            (result.is_some() || is_over).then_some(result)
         });
-        found.unwrap_or_else(|| {
-            let (passed, tail) = (begun.elapsed(), on.console.tail());
+        result.unwrap_or_else(|| {
+            let (elapsed, tail) = (begun.elapsed(), on.console.tail());
             panic!(
-                "{name}: not within {limit:?}, after {passed:?}: {what}; it printed last:\n{tail}"
+                "{name}: not within {limit:?}, after {elapsed:?}: {what}; it printed last:\n{tail}"
             )
         })
     }
 }
 
-/// The process that a machine is.
+/// Process of the emulator. Dropping it kills the process.
 #[derive(Debug)]
-struct Emulator(Child);
+struct EmulatorProcess(Child);
 
-impl Emulator {
+impl EmulatorProcess {
     fn is_on(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 }
 
-impl Drop for Emulator {
+impl Drop for EmulatorProcess {
     fn drop(&mut self) {
         let _sent = self.0.kill();
         let _ended = self.0.wait();
     }
 }
 
-/// The first bytes from a place of a disk on.
+/// First bytes at an offset of a disk.
 #[track_caller]
-fn head(disk: &Path, start: u64) -> Vec<u8> {
+fn read_head(disk: &Path, start: u64) -> Vec<u8> {
     let mut disk = File::open(disk).expect("a disk");
     disk.seek(SeekFrom::Start(start)).expect("a slot");
-    let mut head = vec![0; HEAD];
+    let mut head = vec![0; HEAD_SIZE];
     disk.read_exact(&mut head).expect("a slot");
     head
 }
 
-/// Says when somebody may be asked again.
+/// Limits how often something is polled.
 #[derive(Debug, Default)]
 struct Pace(Option<Instant>);
 
 impl Pace {
     fn is_due(&mut self) -> bool {
-        let is_due = self.0.is_none_or(|last| last.elapsed() >= BEAT);
+        let is_due = self
+            .0
+            .is_none_or(|last| last.elapsed() >= MIN_POLL_INTERVAL);
         if is_due {
             self.0 = Some(Instant::now());
         }
@@ -445,25 +453,25 @@ impl Pace {
     }
 }
 
-/// Leave to be on: each machine takes a processor of this one.
+/// Permit to run a machine. Each machine uses one processor of this one.
 #[derive(Debug)]
-struct Turn;
+struct RunPermit;
 
-static FREE: Mutex<usize> = Mutex::new(2);
-static FREED: Condvar = Condvar::new();
+static FREE_PERMITS: Mutex<usize> = Mutex::new(2);
+static PERMIT_RELEASED: Condvar = Condvar::new();
 
-impl Turn {
-    fn take() -> Self {
-        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = FREED.wait_while(free, |free| *free == 0);
+impl RunPermit {
+    fn acquire() -> Self {
+        let free = FREE_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = PERMIT_RELEASED.wait_while(free, |free| *free == 0);
         *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
         Self
     }
 }
 
-impl Drop for Turn {
+impl Drop for RunPermit {
     fn drop(&mut self) {
-        *FREE.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        FREED.notify_one();
+        *FREE_PERMITS.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        PERMIT_RELEASED.notify_one();
     }
 }

@@ -1,4 +1,4 @@
-//! The buttons and lamps of a machine: qemu's monitor protocol, one JSON object a line.
+//! The monitor of a machine: resets by button and counts resets. Uses qemu's QMP, one JSON object per line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// How long an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How often a machine was reset since it was switched on.
+/// Number of resets since a machine was switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resets {
-    /// By what ran on it: firmware, kernel, or a process.
+    /// Caused by firmware, kernel or a process of the machine.
     pub by_itself: u32,
-    /// By the button.
+    /// Caused by the reset button.
     pub from_outside: u32,
 }
 
 impl Resets {
-    /// Counts what the monitor said, if that is a reset.
-    fn note(&mut self, said: &Value) {
-        if said["event"] != "RESET" {
+    /// Counts a message of the monitor if it is a reset.
+    fn record_event(&mut self, message: &Value) {
+        if message["event"] != "RESET" {
             return;
         }
-        if said["data"]["guest"] == true {
+        if message["data"]["guest"] == true {
             self.by_itself += 1;
         } else {
             self.from_outside += 1;
@@ -41,52 +41,52 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    /// Takes the monitor that listens on a socket. None if nobody listens there yet.
+    /// Connects to the monitor at a socket. `None` if nothing listens there yet.
     ///
     /// # Panics
-    /// What listens there is no monitor.
+    /// The program that listens is not qemu's monitor.
     pub(super) fn connect(socket: &Path) -> Option<Self> {
         let stream = UnixStream::connect(socket).ok()?;
-        let limited = stream.set_read_timeout(Some(PATIENCE));
-        limited.expect("a limit of time");
+        let limited = stream.set_read_timeout(Some(ANSWER_TIMEOUT));
+        limited.expect("a read timeout");
         let mut monitor = Self {
             stream: BufReader::new(stream),
             resets: Resets::default(),
         };
-        let greeting = monitor.hear();
+        let greeting = monitor.read_message();
         assert!(greeting["QMP"].is_object(), "{greeting}");
-        monitor.order("qmp_capabilities");
+        monitor.execute("qmp_capabilities");
         Some(monitor)
     }
 
-    /// Presses the button. The reset comes about a moment later.
+    /// Presses the reset button. The reset follows a moment later.
     pub(super) fn reset(&mut self) {
-        self.order("system_reset");
+        self.execute("system_reset");
     }
 
-    /// How often the machine was reset.
+    /// Number of resets of the machine.
     pub(super) fn resets(&mut self) -> Resets {
-        // Whatever happened before the answer was said before it.
-        self.order("query-status");
+        // The monitor sends all earlier events before the answer.
+        self.execute("query-status");
         self.resets
     }
 
-    /// Says a command and waits until it is answered.
-    fn order(&mut self, command: &str) {
+    /// Sends a command and waits for its answer.
+    fn execute(&mut self, command: &str) {
         let order = format!("{}\n", json!({ "execute": command }));
-        let told = self.stream.get_mut().write_all(order.as_bytes());
-        told.expect("a machine that is on");
+        let sent = self.stream.get_mut().write_all(order.as_bytes());
+        sent.expect("a machine that is on");
         loop {
-            let said = self.hear();
-            assert!(said.get("error").is_none(), "{command}: {said}");
-            if said.get("return").is_some() {
+            let message = self.read_message();
+            assert!(message.get("error").is_none(), "{command}: {message}");
+            if message.get("return").is_some() {
                 return;
             }
-            self.resets.note(&said);
+            self.resets.record_event(&message);
         }
     }
 
-    fn hear(&mut self) -> Value {
+    fn read_message(&mut self) -> Value {
         let mut line = String::new();
         let heard = self.stream.read_line(&mut line);
         heard.expect("a machine that answers in time");
@@ -99,18 +99,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resets_are_told_apart_by_who_made_them() {
+    fn resets_are_counted_by_their_cause() {
         let reset =
             |guest: bool| json!({ "event": "RESET", "data": { "guest": guest, "reason": "any" } });
         let mut resets = Resets::default();
-        for said in [
+        for message in [
             reset(true),
             json!({ "event": "SHUTDOWN", "data": { "guest": true } }),
             reset(false),
             reset(true),
             json!({ "return": {} }),
         ] {
-            resets.note(&said);
+            resets.record_event(&message);
         }
         let counted = Resets {
             by_itself: 2,

@@ -1,54 +1,54 @@
-//! Releases of the lab's image: good ones, and those that fail in all the ways that there are.
+//! Releases of the lab's image: good ones, and releases that fail in every known way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use evenkeel_registry::SigningKey;
 
-/// The profile that all of them belong to.
+/// Profile of all releases.
 pub const PROFILE: &str = "edge";
 
-/// What they are made for.
+/// Architecture of all releases.
 pub const ARCHITECTURE: &str = "x86_64";
 
-/// What is wrong with a release.
+/// Kind of a release: what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ReleaseKind {
     /// Nothing.
     Good,
-    /// Nothing, but it waits for its health no longer than [`Kind::HASTE`].
+    /// Nothing, but it waits only [`ReleaseKind::HASTY_TIMEOUT_SECONDS`] for its health.
     Hasty,
     /// Its init ends at once, so the kernel panics.
     Panic,
-    /// Its kernel waits for ever before user space, and says [`Kind::WAITS`].
+    /// Its kernel hangs before user space, after it has printed [`ReleaseKind::HANG_MESSAGE`].
     HangEarly,
     /// It has no init.
     NoInit,
-    /// Its root is a partition that is not there.
+    /// Its root is a partition that does not exist.
     NoRoot,
-    /// There is noise where its kernels should be.
+    /// Its kernels are random bytes.
     NoiseKernel,
-    /// Its health check says no.
+    /// Its health check fails.
     Unhealthy,
-    /// Its health check does not come to an end.
+    /// Its health check never ends.
     HungHealth,
-    /// Nobody starts its agent, and only the guard is there.
+    /// Its agent is not started; only the guard runs.
     AgentKilled,
-    /// Its agent and its guard are killed on trial, and only a watchdog is left ([`Vm::give_watchdog`](super::Vm::give_watchdog)).
+    /// Its agent and its guard are killed on trial; only a watchdog is left ([`Vm::give_watchdog`](super::Vm::give_watchdog)).
     Forsaken,
-    /// Nothing, but its agent arms in a wrong order, for who shows that this is noticed.
+    /// Nothing, but its agent arms a release in the wrong order. For tests that must detect this.
     WrongOrder,
 }
 
-impl Kind {
-    /// What [`Kind::HangEarly`] says before it waits.
-    pub const WAITS: &str = "Waiting for root device";
+impl ReleaseKind {
+    /// What the kernel of [`ReleaseKind::HangEarly`] prints before it hangs.
+    pub const HANG_MESSAGE: &str = "Waiting for root device";
 
-    /// How long [`Kind::Hasty`] waits for its health, in seconds from boot.
-    pub const HASTE: u32 = 120;
+    /// How long [`ReleaseKind::Hasty`] waits for its health, in seconds after boot.
+    pub const HASTY_TIMEOUT_SECONDS: u32 = 120;
 
-    /// What `make-release` calls it.
-    pub(super) fn word(self) -> &'static str {
+    /// Name of the kind in `make-release`.
+    pub(super) fn script_name(self) -> &'static str {
         match self {
             Self::Good | Self::Hasty | Self::WrongOrder => "good",
             Self::Panic => "panic",
@@ -63,28 +63,28 @@ impl Kind {
         }
     }
 
-    /// How long it waits for its health, in seconds from boot. A busy machine is slow, which must not look like one that
-    /// is sick; and nobody waits for what never comes.
+    /// How long it waits for its health, in seconds after boot. Long for releases that become healthy, because a busy
+    /// machine is slow; short for releases that never do.
     pub(super) fn healthy_within(self) -> u32 {
         match self {
             Self::Good | Self::Forsaken | Self::WrongOrder => 600,
-            Self::Hasty => Self::HASTE,
-            // The guard waits a minute longer.
+            Self::Hasty => Self::HASTY_TIMEOUT_SECONDS,
+            // The guard waits one minute longer.
             Self::AgentKilled => 10,
             _ => 30,
         }
     }
 
-    /// Which kernel it starts with, as `make-kernel` calls it.
+    /// Kernel of the release, as `make-kernel` calls it.
     pub(super) fn kernel(self) -> &'static str {
         match self {
-            // The other one knows no watchdog.
+            // The cloud kernel has no watchdog driver.
             Self::Forsaken => "generic",
             _ => "cloud",
         }
     }
 
-    /// How long its initramfs waits for the root, in seconds from boot.
+    /// How long its initramfs waits for the root, in seconds after boot.
     pub(super) fn deadline(self) -> u32 {
         match self {
             Self::NoRoot => 20,
@@ -96,41 +96,40 @@ impl Kind {
 /// A release of the profile [`PROFILE`].
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Its version.
     pub version: String,
     /// What is wrong with it.
-    pub kind: Kind,
-    /// The image.
+    pub kind: ReleaseKind,
+    /// Path of the image.
     pub file: PathBuf,
-    /// How long the image is, in bytes.
+    /// Size of the image in bytes.
     pub bytes: u64,
-    /// The image's digest.
+    /// SHA-256 of the image.
     pub sha256: String,
-    /// Who vouches for it, by the key that all of them trust.
+    /// Signature by the key that all releases trust.
     pub signature: String,
-    /// All that `make-release` has made.
+    /// Folder with everything that `make-release` has built.
     pub(super) folder: PathBuf,
 }
 
 impl Release {
-    /// What was made in a folder, signed by a key.
+    /// Reads the release in a folder and signs it.
     ///
     /// # Panics
-    /// It is no release.
+    /// The folder holds no release.
     #[track_caller]
-    pub(super) fn read(folder: &Path, kind: Kind, key: &SigningKey) -> Self {
+    pub(super) fn read(folder: &Path, kind: ReleaseKind, key: &SigningKey) -> Self {
         let about = fs::read_to_string(folder.join("about"));
-        let about = about.expect("what make-release says of it");
-        let word = |name: &str| {
+        let about = about.expect("the description of the release");
+        let value = |name: &str| {
             let mut lines = about.lines();
-            let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            found.expect("a word of make-release").to_owned()
+            let text = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            text.expect("a field of the description").to_owned()
         };
-        let (version, sha256) = (word("version"), word("sha256"));
+        let (version, sha256) = (value("version"), value("sha256"));
         Self {
             kind,
             file: folder.join("root.raw"),
-            bytes: word("bytes").parse().expect("a number"),
+            bytes: value("bytes").parse().expect("a number"),
             signature: key.sign_text(&statement(&version, &sha256)),
             folder: folder.to_owned(),
             version,
@@ -138,10 +137,10 @@ impl Release {
         }
     }
 
-    /// The kernel that a slot gets from it.
+    /// The kernel of the release for a slot.
     ///
     /// # Panics
-    /// It has none.
+    /// The kernel is missing.
     #[track_caller]
     pub(super) fn kernel(&self, letter: &str) -> Vec<u8> {
         let file = self.folder.join(format!("slot-{letter}.efi"));
@@ -149,7 +148,7 @@ impl Release {
     }
 }
 
-/// What is signed of an image of [`PROFILE`].
+/// The signed statement of an image of [`PROFILE`].
 pub fn statement(version: &str, sha256: &str) -> String {
     format!("evenkeel-image-1\n{PROFILE}\n{version}\n{ARCHITECTURE}\n{sha256}\n")
 }
@@ -159,12 +158,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_is_read_and_signed_as_it_says_of_itself() {
+    fn a_release_is_read_from_its_description_and_signed() {
         let folder = tempfile::tempdir().expect("a folder");
         let about = "profile edge\nversion 1.1\nkind good\nbytes 7\nsha256 ab\n";
         fs::write(folder.path().join("about"), about).expect("a file");
-        let key = SigningKey::make();
-        let release = Release::read(folder.path(), Kind::Good, &key);
+        let key = SigningKey::generate();
+        let release = Release::read(folder.path(), ReleaseKind::Good, &key);
         assert_eq!((release.version.as_str(), release.bytes), ("1.1", 7));
         assert_eq!(release.sha256, "ab");
         let text = "evenkeel-image-1\nedge\n1.1\nx86_64\nab\n";

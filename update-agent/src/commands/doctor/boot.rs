@@ -1,122 +1,128 @@
-//! The slots of images: what starts them, what stands against a trial, and who may have made what goes into them.
+//! Checks of the image slots: the boot control, the readiness for a trial, and the keys of images.
 
 use std::fs;
 
-use super::Finding;
-use crate::commands::images::Images;
+use super::DoctorFinding;
+use crate::commands::images::ImageSystem;
+use crate::commands::module_registry::ModuleRegistry;
 use crate::commands::text;
-use crate::commands::workshop::Workshop;
-use crate::modules::image::signature::Keys;
-use crate::modules::image::slots::{Seen, Slot, SlotState, Slots, trouble};
+use crate::modules::image::signature::ImageKeys;
+use crate::modules::image::slots::{BootObservation, Slot, SlotState, Slots, find_write_obstacle};
 
-/// Looks at them. A system without a second slot has none.
-pub async fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let images = match workshop.images() {
+/// Runs the checks. A system without a second slot has none of them.
+pub async fn check_boot(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let images = match registry.images() {
         Ok(Some(images)) => images,
         Ok(None) => return Vec::new(),
-        Err(failure) => return vec![Finding::bad("images", failure.reason, "mend what is named")],
+        Err(failure) => {
+            return vec![DoctorFinding::failed(
+                "images",
+                failure.reason,
+                "fix the reported problem",
+            )];
+        }
     };
     let slots = images.slots.get();
-    let mut findings = vec![match images.boot.look().await {
-        Ok(seen) => of_slots(&slots, &seen),
-        Err(failure) => Finding::bad(
+    let mut findings = vec![match images.boot.observe().await {
+        Ok(seen) => check_slots(&slots, &seen),
+        Err(failure) => DoctorFinding::failed(
             "slots",
             failure.reason,
-            "run this as root; if you do, look at how the boot partition is mounted",
+            "run this command as root; if it already is, check how the boot partition is mounted",
         ),
     }];
-    findings.extend(faults(images).await);
-    findings.push(keys(workshop));
-    findings.extend(failed(&slots));
+    findings.extend(check_boot_control(images).await);
+    findings.push(check_image_keys(registry));
+    findings.extend(list_failed_images(&slots));
     findings
 }
 
-/// What is in the slots, and whether another image may be tried.
-fn of_slots(slots: &Slots, seen: &Seen) -> Finding {
-    let shown = Slot::ALL.map(|slot| {
+/// Shows the images in the slots, and whether another image can be tried.
+fn check_slots(slots: &Slots, seen: &BootObservation) -> DoctorFinding {
+    let lines = Slot::ALL.map(|slot| {
         let state = slots.state(slot);
-        let image = state.what().map(|what| format!(" ({})", what.image_id));
+        let image = state.image().map(|what| format!(" ({})", what.image_id));
         let runs = if seen.booted == Some(slot) {
             ", and runs"
         } else {
             ""
         };
         let image = image.unwrap_or_default();
-        format!("{slot} {}{image}{runs}", state.words())
+        format!("{slot} {}{image}{runs}", state.description())
     });
-    let shown = shown.join("\n");
-    if let Some(refused) = trouble(slots, seen) {
-        return Finding::bad("slots", shown, refused.to_string());
+    let lines = lines.join("\n");
+    if let Some(refused) = find_write_obstacle(slots, seen) {
+        return DoctorFinding::failed("slots", lines, refused.to_string());
     }
     let mut states = Slot::ALL.iter().map(|slot| slots.state(*slot));
     if states.any(|state| matches!(state, SlotState::Trial { .. })) {
-        return Finding::doubtful(
+        return DoctorFinding::warning(
             "slots",
-            shown,
-            "no other image is tried before that is decided",
+            lines,
+            "no other image is tried before this trial ends",
         );
     }
-    Finding::good("slots", shown)
+    DoctorFinding::passed("slots", lines)
 }
 
-async fn faults(images: &Images) -> Vec<Finding> {
+async fn check_boot_control(images: &ImageSystem) -> Vec<DoctorFinding> {
     let name = images.boot.name();
     let faults = images.boot.faults().await;
     if faults.is_empty() {
-        let good = format!("{name}; an image that does not come up is left again");
-        return vec![Finding::good("boot", good)];
+        let good = format!("{name}; an image that fails to boot is rolled back");
+        return vec![DoctorFinding::passed("boot", good)];
     }
     let faults = faults.into_iter();
     faults
-        .map(|fault| Finding::bad("boot", fault, "until that is mended no image is tried here"))
+        .map(|fault| DoctorFinding::failed("boot", fault, "no image is tried until this is fixed"))
         .collect()
 }
 
-/// Whether an image can be checked.
-fn keys(workshop: &Workshop<'_>) -> Finding {
-    let unsigned = workshop
+/// Checks whether images can be verified.
+fn check_image_keys(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    let unsigned = registry
         .owner
         .limits()
         .map(|limits| limits.image.unsigned_images);
     if unsigned == Ok(true) {
-        return Finding::doubtful(
+        return DoctorFinding::warning(
             "image keys",
-            "images run here that nobody has signed",
+            "images without a valid signature are allowed to run",
             "put the publisher's key into /etc/evenkeel/image-keys.d, and remove `unsigned_images` from the limits",
         );
     }
-    let folder = workshop.place.image_keys();
-    if let Err(failure) = Keys::load(&folder) {
-        return Finding::bad("image keys", failure.reason, "mend what is named");
+    let folder = registry.paths.image_keys();
+    if let Err(failure) = ImageKeys::load(&folder) {
+        return DoctorFinding::failed("image keys", failure.reason, "fix the reported problem");
     }
     let files = fs::read_dir(&folder).into_iter().flatten().flatten();
     let is_key = |path: std::path::PathBuf| path.extension().is_some_and(|end| end == "pem");
     match files.filter(|file| is_key(file.path())).count() {
-        0 => Finding::bad(
+        0 => DoctorFinding::failed(
             "image keys",
-            "there is none, so no image is taken",
+            "there is no key, so every image is refused",
             format!(
-                "put the publisher's public key into {} as a file with the ending .pem",
+                "put the publisher's public key into {} as a .pem file",
                 folder.display()
             ),
         ),
         count => {
-            let keys = text::count(count, "key", "keys");
-            Finding::good("image keys", format!("images are checked with {keys}"))
+            let keys = text::pluralize(count, "key", "keys");
+            DoctorFinding::passed("image keys", format!("images are verified with {keys}"))
         }
     }
 }
 
-/// Images that are not tried again by themselves.
-fn failed(slots: &Slots) -> Vec<Finding> {
+/// Images that failed and are not tried again automatically.
+fn list_failed_images(slots: &Slots) -> Vec<DoctorFinding> {
     let bad = slots.bad.iter();
     bad.map(|bad| {
-        let found = format!("{} failed here: {}", bad.image_id, bad.why);
+        let message = format!("{} failed here: {}", bad.image_id, bad.why);
         let advice = format!(
-            "`evenkeel-agent image forget {}` lets it be tried again",
+            "run `evenkeel-agent image forget {}` to allow another try",
             bad.file
         );
-        Finding::doubtful("image", found, advice)
+        DoctorFinding::warning("image", message, advice)
     })
     .collect()
 }
@@ -124,13 +130,13 @@ fn failed(slots: &Slots) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Outcome;
+    use crate::commands::doctor::CheckOutcome;
     use crate::model::Sha256;
-    use crate::modules::image::slots::{Entry, What};
+    use crate::modules::image::slots::{BootEntry, SlotImage};
 
-    fn what(image_id: &str) -> What {
-        What {
-            file: Sha256::of(image_id.as_bytes()),
+    fn slot_content(image_id: &str) -> SlotImage {
+        SlotImage {
+            file: Sha256::hash(image_id.as_bytes()),
             profile_name: "demo".into(),
             image_id: image_id.into(),
             raw: None,
@@ -138,36 +144,36 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_well_if_there_is_something_to_come_back_to() {
+    fn slots_are_good_if_there_is_an_image_to_fall_back_to() {
         let mut slots = Slots {
-            a: SlotState::Good(what("1.0")),
+            a: SlotState::Good(slot_content("1.0")),
             last_good: Some(Slot::A),
             ..Slots::default()
         };
-        let mut seen = Seen {
+        let mut seen = BootObservation {
             booted: Some(Slot::A),
             boot_id: "b".into(),
             image: None,
-            a: Entry::Plain,
-            b: Entry::Absent,
+            a: BootEntry::Plain,
+            b: BootEntry::Absent,
             foreign: Vec::new(),
         };
-        let found = of_slots(&slots, &seen);
-        assert_eq!(found.outcome, Outcome::Good);
+        let finding = check_slots(&slots, &seen);
+        assert_eq!(finding.outcome, CheckOutcome::Passed);
         assert_eq!(
-            found.found,
+            finding.result,
             "root-a holds a good image (1.0), and runs\nroot-b is not known to hold an image"
         );
         slots.b = SlotState::Trial {
-            what: what("1.1"),
+            image: slot_content("1.1"),
             boots: Vec::new(),
             passed: false,
-            doubt: None,
+            undecided_reason: None,
         };
-        assert_eq!(of_slots(&slots, &seen).outcome, Outcome::Doubtful);
+        assert_eq!(check_slots(&slots, &seen).outcome, CheckOutcome::Warning);
         seen.booted = None;
-        let found = of_slots(&slots, &seen);
-        assert_eq!(found.outcome, Outcome::Bad);
-        assert!(found.advice.contains("boot entries"), "{found:?}");
+        let finding = check_slots(&slots, &seen);
+        assert_eq!(finding.outcome, CheckOutcome::Failed);
+        assert!(finding.advice.contains("boot entries"), "{finding:?}");
     }
 }

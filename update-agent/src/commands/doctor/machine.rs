@@ -1,126 +1,128 @@
-//! The machine itself: room on its disks, what it waits for, and the service that the agent is.
+//! Checks of the machine: free disk space, reasons to delay an update, and the agent's service.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Finding;
+use super::DoctorFinding;
+use crate::commands::module_registry::ModuleRegistry;
 use crate::commands::text;
-use crate::commands::workshop::Workshop;
 use crate::runner::Command;
 use crate::status;
 
-/// The service manager answers at once or not at all.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for `systemctl`. The service manager answers at once or not at all.
+const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What an update writes to.
-const WRITTEN: [&str; 4] = ["/", "/usr", "/var", "/boot"];
+/// Paths that an update of packages writes to.
+const WRITTEN_PATHS: [&str; 4] = ["/", "/usr", "/var", "/boot"];
 
 const UNIT: &str = "evenkeel-agent.service";
 
-/// Looks at the machine.
-pub async fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let mut findings = vec![disk(workshop), waiting(workshop)];
-    // Another root's services are not those of the service manager that runs.
-    if workshop.has_systemd() {
-        findings.push(service(workshop).await);
+/// Checks the machine.
+pub async fn check_machine(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let mut findings = vec![check_disk(registry), check_waiting(registry)];
+    // The running service manager does not manage the services of another root.
+    if registry.has_systemd() {
+        findings.push(check_service(registry).await);
     }
     findings
 }
 
-fn disk(workshop: &Workshop<'_>) -> Finding {
-    let least = workshop.config.gate.min_free;
-    let place = workshop.place;
-    let folders: Vec<(String, PathBuf)> = if workshop.has_packages() {
-        let inside = |folder: &&str| ((*folder).to_owned(), place.inside(folder));
-        WRITTEN.iter().map(inside).collect()
+fn check_disk(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    let least = registry.config.gate.min_free;
+    let paths = registry.paths;
+    let folders: Vec<(String, PathBuf)> = if registry.has_packages() {
+        let inside = |folder: &&str| ((*folder).to_owned(), paths.inside(folder));
+        WRITTEN_PATHS.iter().map(inside).collect()
     } else {
-        // What runs is an image, which nothing writes to.
-        let state = place.state();
+        // The root of an image node is never written to.
+        let state = paths.state();
         vec![(state.display().to_string(), state.to_owned())]
     };
     let full = folders.iter().filter_map(|(name, folder)| {
-        let free = free(folder)?;
-        (free < least).then(|| format!("{name} has {} free", text::bytes(free)))
+        let free = free_bytes(folder)?;
+        (free < least).then(|| format!("{name} has {} free", text::format_bytes(free)))
     });
     let full: Vec<_> = full.collect();
     if full.is_empty() {
-        return Finding::good("disk", "enough is free");
+        return DoctorFinding::passed("disk", "enough space is free");
     }
-    let wanted = text::bytes(least);
-    Finding::bad(
+    let required = text::format_bytes(least);
+    DoctorFinding::failed(
         "disk",
         full.join(", "),
         format!(
-            "make room: updates begin with {wanted} beside what they need (`gate.min_free`); `apt-get clean` may help"
+            "free some space: an update starts only with {required} free in addition to what it needs (`gate.min_free`); try `apt-get clean`"
         ),
     )
 }
 
-/// Bytes that root can still write; `None` if the folder is not there.
-fn free(folder: &Path) -> Option<u64> {
+/// Bytes that are free for root; `None` if the folder does not exist.
+fn free_bytes(folder: &Path) -> Option<u64> {
     let about = rustix::fs::statvfs(folder).ok()?;
     Some(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-fn waiting(workshop: &Workshop<'_>) -> Finding {
-    let last = status::read(&workshop.place.status()).unwrap_or_default();
+fn check_waiting(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    let last = status::read_status(&registry.paths.status()).unwrap_or_default();
     if !last.waiting.is_empty() {
-        return Finding::doubtful(
+        return DoctorFinding::warning(
             "waiting",
             last.waiting,
-            "what is prepared begins after that",
+            "a prepared update starts after that",
         );
     }
-    match workshop.owner.may_begin() {
-        Ok(()) => Finding::good("waiting", "nothing keeps an update from beginning"),
-        Err(why) => Finding::doubtful("waiting", why, "an update would begin after that"),
+    match registry.owner.may_begin() {
+        Ok(()) => DoctorFinding::passed("waiting", "nothing delays an update"),
+        Err(why) => DoctorFinding::warning("waiting", why, "an update would start after that"),
     }
 }
 
-async fn service(workshop: &Workshop<'_>) -> Finding {
-    let command = Command::new("systemctl", PATIENCE).with([
+async fn check_service(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    let command = Command::new("systemctl", SYSTEMCTL_TIMEOUT).with_arguments([
         "show",
         "--property=LoadState,ActiveState,UnitFileState,WatchdogUSec",
         UNIT,
     ]);
-    match workshop.runner.run(&command).await {
-        Ok(output) if output.succeeded() => of_unit(&output.stdout),
-        Ok(output) => Finding::doubtful("service", output.words(), "is systemd running?"),
-        Err(error) => Finding::doubtful("service", error.to_string(), "is systemd running?"),
+    match registry.runner.run(&command).await {
+        Ok(output) if output.succeeded() => check_unit(&output.stdout),
+        Ok(output) => {
+            DoctorFinding::warning("service", output.combined_output(), "is systemd running?")
+        }
+        Err(error) => DoctorFinding::warning("service", error.to_string(), "is systemd running?"),
     }
 }
 
-/// Reads what `systemctl show` prints.
-fn of_unit(shown: &str) -> Finding {
+/// Parses the output of `systemctl show`.
+fn check_unit(properties: &str) -> DoctorFinding {
     let value = |name: &str| {
-        let mut lines = shown.lines();
+        let mut lines = properties.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         value.unwrap_or_default()
     };
     let start = format!("`systemctl enable --now {UNIT}`");
     match (value("LoadState"), value("ActiveState")) {
-        ("loaded", "active") if value("UnitFileState") != "enabled" => Finding::doubtful(
+        ("loaded", "active") if value("UnitFileState") != "enabled" => DoctorFinding::warning(
             "service",
-            "runs, and will not after the next boot",
-            format!("systemctl enable {UNIT}"),
+            "is running, but not enabled: it will not start at the next boot",
+            format!("run `systemctl enable {UNIT}`"),
         ),
         ("loaded", "active") if matches!(value("WatchdogUSec"), "" | "0" | "infinity") => {
-            Finding::doubtful(
+            DoctorFinding::warning(
                 "service",
-                "runs, and nobody notices if it hangs",
+                "is running without a watchdog: systemd does not notice if it hangs",
                 "set WatchdogSec= in the unit",
             )
         }
-        ("loaded", "active") => Finding::good("service", "runs, watched by systemd"),
-        ("loaded", state) => Finding::bad(
+        ("loaded", "active") => DoctorFinding::passed("service", "is running, with a watchdog"),
+        ("loaded", state) => DoctorFinding::failed(
             "service",
             format!("{UNIT} is {state}"),
-            format!("{start}, then `systemctl status {UNIT}`"),
+            format!("run {start}, then `systemctl status {UNIT}`"),
         ),
-        _ => Finding::bad(
+        _ => DoctorFinding::failed(
             "service",
-            format!("there is no unit {UNIT}"),
-            format!("install the package of the agent, then {start}"),
+            format!("the unit {UNIT} does not exist"),
+            format!("install the package of the agent, then run {start}"),
         ),
     }
 }
@@ -128,30 +130,42 @@ fn of_unit(shown: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Outcome;
+    use crate::commands::doctor::CheckOutcome;
 
     #[test]
-    fn the_unit_must_be_there_run_and_come_up_again() {
-        let shown = |load: &str, active: &str, file: &str, watchdog: &str| {
+    fn the_unit_must_exist_run_and_be_enabled() {
+        let outcome_of = |load: &str, active: &str, file: &str, watchdog: &str| {
             let text = format!(
                 "LoadState={load}\nActiveState={active}\nUnitFileState={file}\nWatchdogUSec={watchdog}\n"
             );
-            of_unit(&text).outcome
+            check_unit(&text).outcome
         };
-        assert_eq!(shown("loaded", "active", "enabled", "10min"), Outcome::Good);
-        assert_eq!(shown("loaded", "active", "enabled", "0"), Outcome::Doubtful);
         assert_eq!(
-            shown("loaded", "active", "disabled", "10min"),
-            Outcome::Doubtful
+            outcome_of("loaded", "active", "enabled", "10min"),
+            CheckOutcome::Passed
         );
-        assert_eq!(shown("loaded", "failed", "enabled", "10min"), Outcome::Bad);
-        assert_eq!(shown("not-found", "inactive", "", "0"), Outcome::Bad);
-        assert_eq!(of_unit("").outcome, Outcome::Bad);
+        assert_eq!(
+            outcome_of("loaded", "active", "enabled", "0"),
+            CheckOutcome::Warning
+        );
+        assert_eq!(
+            outcome_of("loaded", "active", "disabled", "10min"),
+            CheckOutcome::Warning
+        );
+        assert_eq!(
+            outcome_of("loaded", "failed", "enabled", "10min"),
+            CheckOutcome::Failed
+        );
+        assert_eq!(
+            outcome_of("not-found", "inactive", "", "0"),
+            CheckOutcome::Failed
+        );
+        assert_eq!(check_unit("").outcome, CheckOutcome::Failed);
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_not_full() {
-        assert_eq!(free(Path::new("/no/such/folder")), None);
-        assert!(free(Path::new("/")).is_some());
+    fn a_missing_folder_is_not_full() {
+        assert_eq!(free_bytes(Path::new("/no/such/folder")), None);
+        assert!(free_bytes(Path::new("/")).is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! `evenkeel-agent doctor`: looks at everything that an update needs, and says what to do about what is not right. It
-//! changes nothing, and it may be asked beside the agent that runs.
+//! `evenkeel-agent doctor`: checks everything that an update needs and suggests fixes. It changes
+//! nothing and may run while the agent runs.
 
 mod boot;
 mod machine;
@@ -12,85 +12,87 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::workshop::Workshop;
-use super::{runtime, settle, text};
-use crate::cli::{self, Output};
+use super::module_registry::ModuleRegistry;
+use super::{build_runtime, load_config, text};
+use crate::cli::{self, OutputFormat};
 
-/// How something was found.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// As it should be.
-    Good,
-    /// A person should know of it; updates work nevertheless.
-    Doubtful,
-    /// Updates do not work, or not as they should.
-    Bad,
+pub enum CheckOutcome {
+    /// Everything is in order.
+    Passed,
+    /// Updates work, but an operator should know of this.
+    Warning,
+    /// Updates do not work, or not correctly.
+    Failed,
 }
 
-/// What a look at one thing found.
+/// Finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What was looked at.
+pub struct DoctorFinding {
+    /// Name of the check.
     pub check: &'static str,
-    /// How it is.
-    pub outcome: Outcome,
-    /// What was found, in words.
-    pub found: String,
-    /// What to do about it; empty if nothing.
+    /// Result of the check.
+    pub outcome: CheckOutcome,
+    /// What was found, for people.
+    pub result: String,
+    /// Suggested fix; empty if none is needed.
     pub advice: String,
 }
 
-impl Finding {
-    fn good(check: &'static str, found: impl Into<String>) -> Self {
+impl DoctorFinding {
+    fn passed(check: &'static str, result: impl Into<String>) -> Self {
         Self {
             check,
-            outcome: Outcome::Good,
-            found: found.into(),
+            outcome: CheckOutcome::Passed,
+            result: result.into(),
             advice: String::new(),
         }
     }
 
-    fn doubtful(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    fn warning(check: &'static str, result: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             check,
-            outcome: Outcome::Doubtful,
-            found: found.into(),
+            outcome: CheckOutcome::Warning,
+            result: result.into(),
             advice: advice.into(),
         }
     }
 
-    fn bad(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    fn failed(check: &'static str, result: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             check,
-            outcome: Outcome::Bad,
-            found: found.into(),
+            outcome: CheckOutcome::Failed,
+            result: result.into(),
             advice: advice.into(),
         }
     }
 }
 
-/// Looks at everything. Ends with a failure if something is bad.
-pub fn doctor(arguments: &cli::Doctor, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let findings = match settle(&arguments.place) {
-        Ok((config, place)) => {
-            let workshop = Workshop::new(&config, &place);
-            runtime()?.block_on(examine(&workshop))
+/// Runs all checks. The exit status is 1 if one of them failed.
+pub fn run_doctor(arguments: &cli::DoctorArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let findings = match load_config(&arguments.paths) {
+        Ok((config, paths)) => {
+            let registry = ModuleRegistry::new(&config, &paths);
+            build_runtime()?.block_on(run_checks(&registry))
         }
-        Err(error) => vec![Finding::bad(
+        Err(error) => vec![DoctorFinding::failed(
             "configuration",
             format!("{error:#}"),
-            "mend the configuration file or the EVENKEEL_AGENT_… variable that is named",
+            "fix the named setting in the configuration file or the EVENKEEL_AGENT_… variable",
         )],
     };
     match arguments.output {
-        Output::Json => {
+        OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &findings)?;
             writeln!(out)?;
         }
-        Output::Text => print(&findings, out)?,
+        OutputFormat::Text => print_findings(&findings, out)?,
     }
-    let is_ill = findings.iter().any(|one| one.outcome == Outcome::Bad);
+    let is_ill = findings
+        .iter()
+        .any(|one| one.outcome == CheckOutcome::Failed);
     Ok(if is_ill {
         ExitCode::FAILURE
     } else {
@@ -98,78 +100,86 @@ pub fn doctor(arguments: &cli::Doctor, out: &mut impl Write) -> anyhow::Result<E
     })
 }
 
-/// Everything that was found, in the order in which it is best mended.
-pub async fn examine(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let mut findings = setup::look(workshop);
-    findings.extend(server::look(workshop).await);
-    findings.extend(packages::look(workshop).await);
-    findings.extend(boot::look(workshop).await);
-    findings.extend(machine::look(workshop).await);
+/// Runs all checks and returns the findings in the order in which problems are best fixed.
+pub async fn run_checks(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let mut findings = setup::check_setup(registry);
+    findings.extend(server::check_server(registry).await);
+    findings.extend(packages::check_packages(registry).await);
+    findings.extend(boot::check_boot(registry).await);
+    findings.extend(machine::check_machine(registry).await);
     findings
 }
 
-/// What stands before further lines of a finding.
+/// Indentation of the further lines of a finding.
 const INDENT: &str = "                     ";
 
-fn print(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+fn print_findings(findings: &[DoctorFinding], out: &mut impl Write) -> io::Result<()> {
     for finding in findings {
         let mark = match finding.outcome {
-            Outcome::Good => "ok",
-            Outcome::Doubtful => "note",
-            Outcome::Bad => "BAD",
+            CheckOutcome::Passed => "ok",
+            CheckOutcome::Warning => "warn",
+            CheckOutcome::Failed => "FAIL",
         };
-        let mut lines = finding.found.lines();
+        let mut lines = finding.result.lines();
         let first = lines.next().unwrap_or_default();
         writeln!(out, "{mark:<6}{:<15}{first}", finding.check)?;
         for line in lines.chain(finding.advice.lines()) {
             writeln!(out, "{INDENT}{line}")?;
         }
     }
-    let count = |outcome: Outcome| findings.iter().filter(|one| one.outcome == outcome).count();
-    let bad = text::count(count(Outcome::Bad), "thing is", "things are");
-    writeln!(out, "{bad} bad, {} to note", count(Outcome::Doubtful))
+    let count =
+        |outcome: CheckOutcome| findings.iter().filter(|one| one.outcome == outcome).count();
+    let bad = text::pluralize(count(CheckOutcome::Failed), "check", "checks");
+    writeln!(
+        out,
+        "{bad} failed, warnings: {}",
+        count(CheckOutcome::Warning)
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Where;
+    use crate::cli::PathArgs;
 
     #[test]
-    fn findings_are_told_with_what_to_do_about_them() {
+    fn findings_are_printed_with_advice() {
         let findings = [
-            Finding::good("disk", "enough is free"),
-            Finding::bad("dpkg", "a mess\nof packages", "mend it"),
+            DoctorFinding::passed("disk", "enough space is free"),
+            DoctorFinding::failed("dpkg", "broken\npackages", "fix them"),
         ];
         let mut out = Vec::new();
-        print(&findings, &mut out).unwrap();
+        print_findings(&findings, &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "ok    disk           enough is free\n\
-             BAD   dpkg           a mess\n                     \
-             of packages\n                     \
-             mend it\n\
-             1 thing is bad, 0 to note\n"
+            "ok    disk           enough space is free\n\
+             FAIL  dpkg           broken\n                     \
+             packages\n                     \
+             fix them\n\
+             1 check failed, warnings: 0\n"
         );
     }
 
     #[test]
-    fn a_configuration_that_is_not_understood_is_a_finding() {
+    fn an_invalid_configuration_is_a_finding() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("agent.toml");
         std::fs::write(&config, "rot = 1").unwrap();
-        let arguments = cli::Doctor {
-            place: Where {
+        let arguments = cli::DoctorArgs {
+            paths: PathArgs {
                 config: Some(config),
-                ..Where::default()
+                ..PathArgs::default()
             },
-            output: Output::Json,
+            output: OutputFormat::Json,
         };
         let mut out = Vec::new();
-        let code = doctor(&arguments, &mut out).unwrap();
+        let code = run_doctor(&arguments, &mut out).unwrap();
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
         let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!(json[0]["outcome"], "bad");
-        assert!(json[0]["found"].as_str().unwrap().contains("rot"), "{json}");
+        assert_eq!(json[0]["outcome"], "failed");
+        assert!(
+            json[0]["result"].as_str().unwrap().contains("rot"),
+            "{json}"
+        );
     }
 }

@@ -1,81 +1,95 @@
-//! dpkg's database, its lock, and how current apt's lists are.
+//! Checks of dpkg's database, its lock, and the age of the package lists.
 
 use chrono::TimeDelta;
 
-use super::Finding;
-use crate::commands::workshop::Workshop;
+use super::DoctorFinding;
+use crate::commands::module_registry::ModuleRegistry;
 use crate::model::Failure;
-use crate::modules::packages::Packages;
-use crate::modules::{Module as _, Try};
-use crate::status::{self, Status};
+use crate::modules::packages::PackagesModule;
+use crate::modules::{Module as _, TryKind};
+use crate::status::{self, AgentStatus};
 
-/// Lists that are older than so many times the time between two refreshes are old.
-const OLD: i32 = 3;
+/// Package lists are out of date after this many refresh intervals.
+const MAX_REFRESH_INTERVALS: i32 = 3;
 
-/// Looks at what apt and dpkg say. An image may come without them.
-pub async fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
-    if !workshop.has_packages() {
+/// Checks apt and dpkg. A node whose image contains neither has none of these checks.
+pub async fn check_packages(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    if !registry.has_packages() {
         return Vec::new();
     }
-    let mut findings = vec![audit(workshop.tools().audit().await)];
-    let modules = workshop.modules();
+    let mut findings = vec![check_audit(registry.package_tools().audit().await)];
+    let modules = registry.build_modules();
     for module in modules
         .iter()
-        .filter(|module| module.name() == Packages::NAME)
+        .filter(|module| module.name() == PackagesModule::NAME)
     {
-        findings.push(lock(module.at_work(Try::First).await));
+        findings.push(check_lock(
+            module.find_concurrent_change(TryKind::First).await,
+        ));
     }
-    let last = status::read(&workshop.place.status()).unwrap_or_default();
-    findings.push(lists(workshop, &last));
+    let last = status::read_status(&registry.paths.status()).unwrap_or_default();
+    findings.push(check_lists(registry, &last));
     findings
 }
 
-fn audit(audit: Result<String, Failure>) -> Finding {
+fn check_audit(audit: Result<String, Failure>) -> DoctorFinding {
     match audit {
-        Ok(found) if found.is_empty() => Finding::good("dpkg", "finds every package in order"),
-        Ok(found) => Finding::bad(
+        Ok(problems) if problems.is_empty() => {
+            DoctorFinding::passed("dpkg", "all packages are in order")
+        }
+        Ok(problems) => DoctorFinding::failed(
             "dpkg",
-            found,
-            "if an update is open, the agent finishes it by itself; else mend what is named, as `dpkg --audit` says",
+            problems,
+            "if an update is in progress, the agent repairs this by itself; otherwise fix it as `dpkg --audit` advises",
         ),
-        Err(failure) => Finding::bad("dpkg", failure.reason, "this root has no working dpkg"),
+        Err(failure) => DoctorFinding::failed(
+            "dpkg",
+            failure.reason,
+            "install a working dpkg in this root",
+        ),
     }
 }
 
-fn lock(at_work: Result<Option<String>, Failure>) -> Finding {
-    match at_work {
-        Ok(None) => Finding::good("dpkg's lock", "is free"),
-        Ok(Some(who)) => Finding::doubtful(
+fn check_lock(holder: Result<Option<String>, Failure>) -> DoctorFinding {
+    match holder {
+        Ok(None) => DoctorFinding::passed("dpkg's lock", "is not held"),
+        Ok(Some(who)) => DoctorFinding::warning(
             "dpkg's lock",
             who,
-            "an update waits until it is done; `fuser -v /var/lib/dpkg/lock-frontend` names it",
+            "an update waits for it; `fuser -v /var/lib/dpkg/lock-frontend` shows the holder",
         ),
-        Err(failure) => Finding::bad("dpkg's lock", failure.reason, "run this as root"),
+        Err(failure) => {
+            DoctorFinding::failed("dpkg's lock", failure.reason, "run this command as root")
+        }
     }
 }
 
-fn lists(workshop: &Workshop<'_>, last: &Status) -> Finding {
-    if !last.refresh_trouble.is_empty() {
-        return Finding::bad(
+fn check_lists(registry: &ModuleRegistry<'_>, last: &AgentStatus) -> DoctorFinding {
+    if !last.refresh_error.is_empty() {
+        return DoctorFinding::failed(
             "lists",
-            last.refresh_trouble.clone(),
-            "see what `apt-get update` says: the sources in /etc/apt, their keys, the network",
+            last.refresh_error.clone(),
+            "check the output of `apt-get update`: the sources in /etc/apt, their keys, the network",
         );
     }
-    let now = workshop.clock.now();
-    let most = workshop.config.pace().refresh_every.checked_mul(OLD);
+    let now = registry.clock.now();
+    let most = registry
+        .config
+        .intervals()
+        .refresh_interval
+        .checked_mul(MAX_REFRESH_INTERVALS);
     let most = most.unwrap_or(TimeDelta::MAX);
     match last.refreshed {
-        None => Finding::doubtful(
+        None => DoctorFinding::warning(
             "lists",
-            "the agent has not made them current yet",
+            "the agent has not refreshed the package lists yet",
             "is it running?",
         ),
-        Some(at) if now - at > most => Finding::doubtful(
+        Some(at) if now - at > most => DoctorFinding::warning(
             "lists",
-            format!("were last made current at {}", at.to_rfc3339()),
+            format!("were last refreshed at {}", at.to_rfc3339()),
             "is the agent running?",
         ),
-        Some(_) => Finding::good("lists", "are current, and their signatures hold"),
+        Some(_) => DoctorFinding::passed("lists", "are up to date and correctly signed"),
     }
 }

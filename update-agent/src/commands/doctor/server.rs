@@ -1,74 +1,80 @@
-//! Whether the server can be reached, proves itself, accepts the node, and has the same time.
+//! Checks whether the server can be reached, is authentic, accepts the node, and has the same time.
 
 use chrono::TimeDelta;
 
-use super::Finding;
-use crate::agent::of_clock;
+use super::DoctorFinding;
+use crate::agent::clock_warning;
+use crate::commands::module_registry::ModuleRegistry;
 use crate::commands::run;
-use crate::commands::workshop::Workshop;
 use crate::link::LinkError;
 use crate::node::Node;
 use crate::status;
 
-/// Speaks to the server once, as the agent does. A machine that is not enrolled has none: that is another finding.
-pub async fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let Ok(node) = Node::load(workshop.place) else {
+/// Calls the server once, as the agent does. For a machine that is not enrolled, another check
+/// fails.
+pub async fn check_server(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let Ok(node) = Node::load(registry.paths) else {
         return Vec::new();
     };
-    let link = match run::link(workshop, &node) {
+    let link = match run::connect(registry, &node) {
         Ok(link) => link,
         Err(error) => {
-            return vec![Finding::bad(
+            return vec![DoctorFinding::failed(
                 "server",
                 format!("{error:#}"),
-                "mend what is named, or enrol again",
+                "fix the reported problem, or enrol again",
             )];
         }
     };
     match link.probe().await {
         Ok(now) => {
-            let good = format!("{} answers, proves itself and knows this node", node.server);
-            let ahead = now.map(|server| workshop.clock.now() - server);
-            vec![Finding::good("server", good), clock(ahead)]
+            let good = format!(
+                "{} answers, is authentic and accepts this node",
+                node.server
+            );
+            let ahead = now.map(|server| registry.clock.now() - server);
+            vec![DoctorFinding::passed("server", good), check_clock(ahead)]
         }
         Err(error) => {
-            let last = status::read(&workshop.place.status()).unwrap_or_default();
+            let last = status::read_status(&registry.paths.status()).unwrap_or_default();
             let ahead = last.clock_ahead_seconds.and_then(TimeDelta::try_seconds);
             vec![
-                Finding::bad("server", error.to_string(), advice(&error)),
-                clock(ahead),
+                DoctorFinding::failed("server", error.to_string(), connection_advice(&error)),
+                check_clock(ahead),
             ]
         }
     }
 }
 
-fn advice(error: &LinkError) -> &'static str {
+fn connection_advice(error: &LinkError) -> &'static str {
     match error {
         LinkError::Unavailable(text) if text.contains("certificate") => {
-            "the server's certificate is refused: if its authority was replaced, enrol again with a new join token; if \
-             it is expired or not valid yet, look at the clocks of both"
+            "the server's certificate is refused: if its CA was replaced, enrol again with a new join token; if the \
+             certificate is expired or not valid yet, check the clocks of both machines"
         }
         LinkError::Unavailable(_) => {
-            "look at the network, the name service, the firewall and `proxy` in the configuration; what is prepared \
-             begins without the server if it gave leave ahead"
+            "check the network, DNS, the firewall and `proxy` in the configuration; a prepared update starts without the \
+             server if there is an offline grant"
         }
-        LinkError::Busy { .. } => "wait a while, and look at the server if it lasts",
+        LinkError::Busy { .. } => {
+            "the server is overloaded: try again later, and check the server if this persists"
+        }
         LinkError::Denied(_) => {
-            "the credential is not accepted: enrol again, and ask who runs the server whether this host is still trusted"
+            "the server does not accept the node's credential: enrol again, and ask its operator whether this host is still trusted"
         }
-        LinkError::Refused(_) | LinkError::Nonsense(_) => {
-            "agent and server may be too far apart: update the older one"
+        LinkError::Refused(_) | LinkError::InvalidAnswer(_) => {
+            "the versions of agent and server may be incompatible: update the older one"
         }
         LinkError::Setup(_) => "enrol again",
     }
 }
 
-fn clock(ahead: Option<TimeDelta>) -> Finding {
+fn check_clock(ahead: Option<TimeDelta>) -> DoctorFinding {
     match ahead {
-        None => Finding::doubtful("clock", "cannot be compared with the server's", ""),
-        Some(ahead) => match of_clock(ahead) {
-            None => Finding::good("clock", "agrees with the server's"),
-            Some(trouble) => Finding::bad("clock", trouble, ""),
+        None => DoctorFinding::warning("clock", "cannot be compared with the server's", ""),
+        Some(ahead) => match clock_warning(ahead) {
+            None => DoctorFinding::passed("clock", "agrees with the server's"),
+            Some(warning) => DoctorFinding::failed("clock", warning, ""),
         },
     }
 }
@@ -76,20 +82,26 @@ fn clock(ahead: Option<TimeDelta>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Outcome;
+    use crate::commands::doctor::CheckOutcome;
 
     #[test]
-    fn a_clock_that_is_wrong_is_bad_and_one_that_nobody_knows_is_noted() {
-        assert_eq!(clock(None).outcome, Outcome::Doubtful);
-        assert_eq!(clock(Some(TimeDelta::seconds(3))).outcome, Outcome::Good);
-        assert_eq!(clock(Some(TimeDelta::hours(-3))).outcome, Outcome::Bad);
+    fn a_wrong_clock_fails_and_an_unknown_one_is_a_warning() {
+        assert_eq!(check_clock(None).outcome, CheckOutcome::Warning);
+        assert_eq!(
+            check_clock(Some(TimeDelta::seconds(3))).outcome,
+            CheckOutcome::Passed
+        );
+        assert_eq!(
+            check_clock(Some(TimeDelta::hours(-3))).outcome,
+            CheckOutcome::Failed
+        );
     }
 
     #[test]
-    fn a_certificate_that_is_refused_is_told_from_a_network_that_is_down() {
+    fn a_rejected_certificate_differs_from_a_network_failure() {
         let refused = LinkError::Unavailable("invalid peer certificate: Expired".into());
-        assert!(advice(&refused).contains("clocks"));
+        assert!(connection_advice(&refused).contains("clocks"));
         let down = LinkError::Unavailable("connection refused".into());
-        assert!(advice(&down).contains("network"));
+        assert!(connection_advice(&down).contains("network"));
     }
 }

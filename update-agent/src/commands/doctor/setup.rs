@@ -1,101 +1,108 @@
-//! What enrolment and the machine's owner set up, and what the agent keeps.
+//! Checks of the configuration, the enrolment, the owner's limits and the state directory.
 
-use super::Finding;
-use crate::commands::workshop::Workshop;
+use super::DoctorFinding;
+use crate::commands::module_registry::ModuleRegistry;
 use crate::durable;
-use crate::identity::Marks;
+use crate::identity::MachineMarks;
 use crate::journal::FileJournal;
 use crate::node::{self, Node, NodeError};
-use crate::owner::FILE as LIMITS;
+use crate::owner::LIMITS_FILE as LIMITS;
 
-const ENROL: &str = "run `evenkeel-agent enroll --server URL --token-file FILE`";
+const ENROL_ADVICE: &str = "run `evenkeel-agent enroll --server URL --token-file FILE`";
 
-/// Looks at the files of the agent and of the machine's owner.
-pub fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let mut findings = vec![configuration(workshop), limits(workshop), state(workshop)];
-    findings.extend(journals(workshop));
-    findings.extend(enrolment(workshop));
+/// Checks the files of the agent and of the machine's owner.
+pub fn check_setup(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let mut findings = vec![
+        check_configuration(registry),
+        check_limits(registry),
+        check_state(registry),
+    ];
+    findings.extend(check_journals(registry));
+    findings.extend(check_enrolment(registry));
     findings
 }
 
-fn configuration(workshop: &Workshop<'_>) -> Finding {
-    match workshop.config.proxy() {
-        Ok(None) => Finding::good("configuration", "understood"),
-        Ok(Some(proxy)) => Finding::good(
+fn check_configuration(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    match registry.config.proxy() {
+        Ok(None) => DoctorFinding::passed("configuration", "is valid"),
+        Ok(Some(proxy)) => DoctorFinding::passed(
             "configuration",
-            format!("understood; the server is reached through {proxy}"),
+            format!("is valid; the proxy {proxy} is used to reach the server"),
         ),
-        Err(error) => Finding::bad("configuration", error.to_string(), "mend `proxy`"),
+        Err(error) => DoctorFinding::failed("configuration", error.to_string(), "fix `proxy`"),
     }
 }
 
-fn limits(workshop: &Workshop<'_>) -> Finding {
-    match workshop.owner.limits() {
+fn check_limits(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    match registry.owner.limits() {
         Ok(limits) => {
-            let told = limits.to_string();
-            let none = || "the machine's owner sets none".to_owned();
-            Finding::good(
+            let summary = limits.to_string();
+            let none = || "the machine's owner sets no limits".to_owned();
+            DoctorFinding::passed(
                 "limits",
-                Some(told).filter(|t| !t.is_empty()).unwrap_or_else(none),
+                Some(summary).filter(|t| !t.is_empty()).unwrap_or_else(none),
             )
         }
-        Err(error) => Finding::bad(
+        Err(error) => DoctorFinding::failed(
             "limits",
             error.to_string(),
-            format!(
-                "mend {LIMITS}, which root alone may write to; until then nothing that it could limit is done"
-            ),
+            format!("fix {LIMITS}, which only root may write to; until then no update starts"),
         ),
     }
 }
 
-/// Whether the agent can write down what it does. Tried, because file systems become read-only while they are used.
-fn state(workshop: &Workshop<'_>) -> Finding {
-    let state = workshop.place.state();
-    let shown = state.display();
+/// Checks that the agent can write its state. The check writes a file, because a file system can
+/// become read-only at any time.
+fn check_state(registry: &ModuleRegistry<'_>) -> DoctorFinding {
+    let state = registry.paths.state();
+    let path = state.display();
     if !state.is_dir() {
-        return Finding::bad("state", format!("{shown} is not there"), ENROL);
+        return DoctorFinding::failed("state", format!("{path} does not exist"), ENROL_ADVICE);
     }
     let probe = state.join("doctor");
-    match durable::replace(&probe, b"", 0o600).and_then(|()| durable::remove(&probe)) {
-        Ok(()) => Finding::good("state", format!("{shown} can be written to")),
-        Err(error) => Finding::bad(
+    match durable::replace_file(&probe, b"", 0o600).and_then(|()| durable::remove_file(&probe)) {
+        Ok(()) => DoctorFinding::passed("state", format!("{path} is writable")),
+        Err(error) => DoctorFinding::failed(
             "state",
             evenkeel_kit::chain(&error).to_string(),
-            "run this as root; if you do, look at the disk and how it is mounted",
+            "run this command as root; if it already is, check the disk and its mount options",
         ),
     }
 }
 
-/// Journals that could not be understood. Each says itself what to do about it.
-fn journals(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let asides = FileJournal::set_asides(&workshop.place.journal());
-    let findings = asides.into_iter();
+/// Journals that could not be read. Each message contains its own advice.
+fn check_journals(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let quarantined = FileJournal::quarantined_files(&registry.paths.journal());
+    let findings = quarantined.into_iter();
     findings
-        .map(|aside| Finding::doubtful("journal", aside, ""))
+        .map(|message| DoctorFinding::warning("journal", message, ""))
         .collect()
 }
 
-fn enrolment(workshop: &Workshop<'_>) -> Vec<Finding> {
-    let place = workshop.place;
-    let node = match Node::load(place) {
+fn check_enrolment(registry: &ModuleRegistry<'_>) -> Vec<DoctorFinding> {
+    let paths = registry.paths;
+    let node = match Node::load(paths) {
         Ok(node) => node,
         Err(error) => {
             let text = match &error {
                 NodeError::NotEnrolled => "this machine is not enrolled".to_owned(),
                 other => evenkeel_kit::chain(other).to_string(),
             };
-            return vec![Finding::bad("enrolment", text, ENROL)];
+            return vec![DoctorFinding::failed("enrolment", text, ENROL_ADVICE)];
         }
     };
-    let known = format!("{} of the project {}", node.host_id, node.project);
-    let identity = match node.stranger(&Marks::of(place)) {
-        None => Finding::good("identity", "this is the machine that enrolled"),
-        Some(stranger) => Finding::bad("identity", stranger, ""),
+    let identity_text = format!("{} in the project {}", node.host_id, node.project);
+    let identity = match node.identity_mismatch(&MachineMarks::detect(paths)) {
+        None => DoctorFinding::passed("identity", "this machine is the one that enrolled"),
+        Some(mismatch) => DoctorFinding::failed("identity", mismatch, ""),
     };
-    let credential = match node::load_credential(place) {
-        Ok(_) => Finding::good("enrolment", known),
-        Err(_) => Finding::bad("enrolment", "the node's credential cannot be read", ENROL),
+    let credential = match node::load_credential(paths) {
+        Ok(_) => DoctorFinding::passed("enrolment", identity_text),
+        Err(_) => DoctorFinding::failed(
+            "enrolment",
+            "the node's credential cannot be read",
+            ENROL_ADVICE,
+        ),
     };
     vec![credential, identity]
 }

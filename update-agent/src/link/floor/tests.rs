@@ -12,42 +12,42 @@ fn time(text: &str) -> DateTime<Utc> {
     text.parse().expect("a time")
 }
 
-fn place() -> (tempfile::TempDir, Place) {
+fn test_paths() -> (tempfile::TempDir, AgentPaths) {
     let folder = tempfile::tempdir().expect("a folder");
-    let place = Place::new("/", Some(folder.path().to_owned()));
-    (folder, place)
+    let paths = AgentPaths::new("/", Some(folder.path().to_owned()));
+    (folder, paths)
 }
 
-/// A server's certificate that is valid in 2026 only and vouches for itself: as DER, as PEM, and its key.
+/// A self-signed server certificate that is valid in 2026 only: as DER, as PEM, and its key.
 fn certificate() -> (CertificateDer<'static>, String, KeyPair) {
     let pair = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
     let names = vec!["keel.example".to_owned()];
     let mut parameters = CertificateParams::new(names).expect("parameters");
     parameters.not_before = date_time_ymd(2026, 1, 1);
     parameters.not_after = date_time_ymd(2027, 1, 1);
-    let made = parameters.self_signed(&pair).expect("a certificate");
-    (made.der().clone(), made.pem(), pair)
+    let signed = parameters.self_signed(&pair).expect("a certificate");
+    (signed.der().clone(), signed.pem(), pair)
 }
 
-/// What the clock shows.
+/// A clock that shows a fixed time.
 #[derive(Debug)]
-struct Shown(UnixTime);
+struct FixedTime(UnixTime);
 
-impl TimeProvider for Shown {
+impl TimeProvider for FixedTime {
     fn current_time(&self) -> Option<UnixTime> {
         Some(self.0)
     }
 }
 
-/// Whether the server's certificate is taken when the clock shows a time.
-fn is_taken(floor: &Arc<Floor>, clock: &str) -> bool {
+/// Whether the server's certificate is accepted when the clock shows a time.
+fn is_accepted(floor: &Arc<TimeFloor>, clock: &str) -> bool {
     let (der, pem, pair) = certificate();
-    is_served(floor, clock, (der, &pem), &pair)
+    completes_handshake(floor, clock, (der, &pem), &pair)
 }
 
-/// Whether a handshake comes about with somebody who shows a certificate and signs with a key.
-fn is_served(
-    floor: &Arc<Floor>,
+/// Whether a handshake completes with a server that shows a certificate and signs with a key.
+fn completes_handshake(
+    floor: &Arc<TimeFloor>,
     clock: &str,
     (der, pem): (CertificateDer<'static>, &str),
     pair: &KeyPair,
@@ -55,15 +55,15 @@ fn is_served(
     let provider = Arc::new(ring::default_provider());
     let key = PrivateKeyDer::Pkcs8(pair.serialize_der().into());
     let key = provider.key_provider.load_private_key(key);
-    let shown = CertifiedKey::new(vec![der], key.expect("a key"));
+    let certified = CertifiedKey::new(vec![der], key.expect("a key"));
     let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     let trust = Trust::Ca(pem.to_owned());
     let seconds = u64::try_from(time(clock).timestamp()).expect("after 1970");
-    let now = Shown(UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+    let now = FixedTime(UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
     let client = ClientConfig::builder_with_details(provider, Arc::new(now))
         .with_safe_default_protocol_versions()
         .expect("versions")
@@ -72,14 +72,14 @@ fn is_served(
         .with_no_client_auth();
     let name = ServerName::try_from("keel.example").expect("a name");
     let client = ClientConnection::new(Arc::new(client), name).expect("a client");
-    shake(
+    run_handshake(
         client,
         ServerConnection::new(Arc::new(server)).expect("a server"),
     )
 }
 
-/// Whether two shake hands: a few flights there and back.
-fn shake(mut client: ClientConnection, mut server: ServerConnection) -> bool {
+/// Whether a client and a server complete a handshake.
+fn run_handshake(mut client: ClientConnection, mut server: ServerConnection) -> bool {
     for _ in 0..8 {
         if !client.is_handshaking() && !server.is_handshaking() {
             return true;
@@ -105,142 +105,155 @@ fn shake(mut client: ClientConnection, mut server: ServerConnection) -> bool {
             }
         }
     }
-    panic!("they come to no end")
+    panic!("the handshake does not end")
 }
 
 #[test]
-fn a_clock_that_starts_in_the_past_shuts_out_no_server_after_a_contact() {
-    let floor = Arc::new(Floor::none());
-    assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
-    assert!(!is_taken(&floor, "2001-01-01T00:00:00Z"));
+fn a_clock_in_the_past_reaches_the_server_after_a_contact() {
+    let floor = Arc::new(TimeFloor::unset());
+    assert!(is_accepted(&floor, "2026-06-01T00:00:00Z"));
+    assert!(!is_accepted(&floor, "2001-01-01T00:00:00Z"));
 
-    floor.heard(time("2026-05-01T00:00:00Z"));
+    floor.record_server_time(time("2026-05-01T00:00:00Z"));
 
-    assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
-    assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
+    assert!(is_accepted(&floor, "2001-01-01T00:00:00Z"));
+    assert!(is_accepted(&floor, "2026-06-01T00:00:00Z"));
     assert!(
-        !is_taken(&floor, "2040-01-01T00:00:00Z"),
-        "a clock past the certificates reaches no server"
+        !is_accepted(&floor, "2040-01-01T00:00:00Z"),
+        "a clock later than the certificates reaches no server"
     );
 }
 
 #[test]
-fn a_time_at_which_the_servers_own_certificate_is_not_valid_is_not_believed() {
-    let floor = Arc::new(Floor::none());
-    assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
+fn a_server_time_outside_its_own_certificate_is_rejected() {
+    let floor = Arc::new(TimeFloor::unset());
+    assert!(is_accepted(&floor, "2026-06-01T00:00:00Z"));
     for wrong in [
         "2045-01-01T00:00:00Z",
         "2025-12-31T00:00:00Z",
         "1969-07-20T00:00:00Z",
     ] {
-        floor.heard(time(wrong));
+        floor.record_server_time(time(wrong));
         assert_eq!(floor.last_contact(), None, "{wrong}");
     }
-    assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
-    assert!(!is_taken(&floor, "2001-01-01T00:00:00Z"));
+    assert!(is_accepted(&floor, "2026-06-01T00:00:00Z"));
+    assert!(!is_accepted(&floor, "2001-01-01T00:00:00Z"));
 
-    floor.heard(time("2026-12-01T00:00:00Z"));
-    floor.heard(time("2026-06-01T00:00:01Z"));
+    floor.record_server_time(time("2026-12-01T00:00:00Z"));
+    floor.record_server_time(time("2026-06-01T00:00:01Z"));
     let last = floor.last_contact();
-    assert_eq!(last, Some(time("2026-06-01T00:00:01Z")), "its last word");
-    assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
+    assert_eq!(
+        last,
+        Some(time("2026-06-01T00:00:01Z")),
+        "the last server time"
+    );
+    assert!(is_accepted(&floor, "2001-01-01T00:00:00Z"));
 }
 
 #[test]
-fn a_certificate_that_is_shown_without_its_key_proves_nothing() {
-    let floor = Arc::new(Floor::none());
+fn a_certificate_without_its_key_proves_nothing() {
+    let floor = Arc::new(TimeFloor::unset());
     let (der, pem, pair) = certificate();
     let another = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
     let summer = "2026-06-01T00:00:00Z";
-    assert!(!is_served(&floor, summer, (der.clone(), &pem), &another));
+    assert!(!completes_handshake(
+        &floor,
+        summer,
+        (der.clone(), &pem),
+        &another
+    ));
     let later = time("2027-06-01T00:00:00Z");
-    floor.heard(later);
-    assert_eq!(floor.last_contact(), Some(later), "nothing contradicts it");
+    floor.record_server_time(later);
+    assert_eq!(
+        floor.last_contact(),
+        Some(later),
+        "no certificate contradicts it"
+    );
 
-    let floor = Arc::new(Floor::none());
-    assert!(is_served(&floor, summer, (der, &pem), &pair));
-    floor.heard(later);
-    assert_eq!(floor.last_contact(), None, "its own certificate does");
+    let floor = Arc::new(TimeFloor::unset());
+    assert!(completes_handshake(&floor, summer, (der, &pem), &pair));
+    floor.record_server_time(later);
+    assert_eq!(
+        floor.last_contact(),
+        None,
+        "its own certificate contradicts it"
+    );
 }
 
 #[test]
-fn a_server_that_was_once_some_days_ahead_is_not_shut_out_for_it() {
-    let floor = Arc::new(Floor::none());
-    floor.heard(time("2027-01-10T00:00:00Z"));
-    assert!(is_taken(&floor, "2026-12-20T00:00:00Z"));
+fn a_server_that_was_once_days_ahead_is_still_accepted() {
+    let floor = Arc::new(TimeFloor::unset());
+    floor.record_server_time(time("2027-01-10T00:00:00Z"));
+    assert!(is_accepted(&floor, "2026-12-20T00:00:00Z"));
 }
 
 #[test]
-fn a_clock_in_the_past_makes_no_expired_certificate_good_again() {
-    let floor = Arc::new(Floor::none());
-    floor.heard(time("2027-06-01T00:00:00Z"));
+fn a_clock_in_the_past_does_not_accept_an_expired_certificate() {
+    let floor = Arc::new(TimeFloor::unset());
+    floor.record_server_time(time("2027-06-01T00:00:00Z"));
     for clock in ["2026-06-01T00:00:00Z", "2026-12-31T00:00:00Z"] {
-        assert!(!is_taken(&floor, clock), "{clock}");
+        assert!(!is_accepted(&floor, clock), "{clock}");
     }
 }
 
 #[test]
-fn a_certificate_that_was_replaced_meanwhile_shuts_out_no_machine_with_a_dead_clock() {
-    let floor = Arc::new(Floor::none());
-    floor.heard(time("2025-12-20T00:00:00Z"));
-    assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
+fn a_replaced_certificate_is_accepted_with_a_clock_in_the_past() {
+    let floor = Arc::new(TimeFloor::unset());
+    floor.record_server_time(time("2025-12-20T00:00:00Z"));
+    assert!(is_accepted(&floor, "2001-01-01T00:00:00Z"));
     assert!(
-        !is_taken(&floor, "2025-12-31T00:00:00Z"),
-        "a clock that is not behind is believed"
+        !is_accepted(&floor, "2025-12-31T00:00:00Z"),
+        "a clock that is not behind is used"
     );
 }
 
 #[test]
 fn a_connection_may_outlive_its_certificate() {
-    let floor = Arc::new(Floor::none());
+    let floor = Arc::new(TimeFloor::unset());
     let begun = Instant::now();
     let hours = |hours| begun + Duration::from_hours(hours);
-    assert!(is_taken(&floor, "2026-12-31T23:00:00Z"));
-    floor.heard_at(time("2026-12-31T23:00:00Z"), begun);
+    assert!(is_accepted(&floor, "2026-12-31T23:00:00Z"));
+    floor.record_server_time_at(time("2026-12-31T23:00:00Z"), begun);
     let later = time("2027-01-01T01:00:00Z");
-    floor.heard_at(later, hours(2));
+    floor.record_server_time_at(later, hours(2));
     assert_eq!(floor.last_contact(), Some(later));
-    floor.heard_at(time("2027-06-01T00:00:00Z"), hours(3));
-    assert_eq!(
-        floor.last_contact(),
-        Some(later),
-        "so much time did not pass"
-    );
+    floor.record_server_time_at(time("2027-06-01T00:00:00Z"), hours(3));
+    assert_eq!(floor.last_contact(), Some(later), "less time has passed");
 }
 
 #[test]
-fn the_last_contact_is_kept_and_not_written_at_each_poll() {
-    let (folder, place) = place();
-    let floor = Floor::open(&place);
+fn the_last_contact_is_stored_but_not_at_each_poll() {
+    let (folder, paths) = test_paths();
+    let floor = TimeFloor::load(&paths);
     assert_eq!(floor.last_contact(), None);
-    floor.heard(time("2026-05-01T00:00:00Z"));
-    floor.heard(time("2026-05-01T00:14:00Z"));
-    let file = folder.path().join(FILE);
+    floor.record_server_time(time("2026-05-01T00:00:00Z"));
+    floor.record_server_time(time("2026-05-01T00:14:00Z"));
+    let file = folder.path().join(LAST_CONTACT_FILE);
     let text = std::fs::read_to_string(&file).unwrap();
     assert_eq!(text, "2026-05-01T00:00:00Z\n");
     assert_eq!(floor.last_contact(), Some(time("2026-05-01T00:14:00Z")));
 
-    floor.heard(time("2026-05-01T00:15:00Z"));
+    floor.record_server_time(time("2026-05-01T00:15:00Z"));
 
-    let again = Floor::open(&place);
+    let again = TimeFloor::load(&paths);
     assert_eq!(again.last_contact(), Some(time("2026-05-01T00:15:00Z")));
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_like_none_and_is_written_anew() {
-    let (folder, place) = place();
-    std::fs::write(folder.path().join(FILE), b"\xff soon").unwrap();
-    let floor = Floor::open(&place);
+fn an_invalid_file_is_ignored_and_rewritten() {
+    let (folder, paths) = test_paths();
+    std::fs::write(folder.path().join(LAST_CONTACT_FILE), b"\xff soon").unwrap();
+    let floor = TimeFloor::load(&paths);
     assert_eq!(floor.last_contact(), None);
-    floor.heard(time("2026-05-01T00:00:00Z"));
-    let again = Floor::open(&place);
+    floor.record_server_time(time("2026-05-01T00:00:00Z"));
+    let again = TimeFloor::load(&paths);
     assert_eq!(again.last_contact(), Some(time("2026-05-01T00:00:00Z")));
 }
 
 #[test]
-fn a_disk_that_takes_nothing_hinders_no_contact() {
-    let place = Place::new("/", Some("/proc/nowhere".into()));
-    let floor = Floor::open(&place);
-    floor.heard(time("2026-05-01T00:00:00Z"));
+fn a_failed_write_does_not_prevent_a_contact() {
+    let paths = AgentPaths::new("/", Some("/proc/nowhere".into()));
+    let floor = TimeFloor::load(&paths);
+    floor.record_server_time(time("2026-05-01T00:00:00Z"));
     assert_eq!(floor.last_contact(), Some(time("2026-05-01T00:00:00Z")));
 }

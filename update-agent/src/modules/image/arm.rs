@@ -1,104 +1,113 @@
-//! From a slot that holds an image to one that boots it, and what is found when it did or did not.
+//! Arms a slot that holds an image, and finds out whether the image was booted and committed.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::time::{Instant, sleep};
 
-use super::plan::{Step, is_written};
-use super::slots::{Doubt, Entry, Event, Seen, Slot, SlotState, Slots, What};
-use super::{Baseline, Image, ImageParts};
-use crate::hooks::Moment;
+use super::plan::{ImageStep, is_written};
+use super::slots::{
+    BootEntry, BootObservation, Slot, SlotEvent, SlotImage, SlotState, Slots, UndecidedReason,
+};
+use super::{ImageBaseline, ImageModule, ImageParts};
+use crate::hooks::HookPoint;
 use crate::model::{Failure, FailureKind};
-use crate::modules::{After, Undone, Verdict};
+use crate::modules::{PostApplyResult, UndoOutcome, Verdict};
 use crate::trial;
 
-/// How often hooks are asked that put off the reset.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval between two runs of the hooks that delay the reset.
+const HOOK_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How far an image has come.
+/// How far the image of a step has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It lies in its slot, whole, and nothing starts it.
-    Ready(What),
-    /// That it is armed was written down in this boot, and not done: nothing starts it.
-    HalfArmed(What),
+pub enum ImageStage {
+    /// The slot holds the complete image, and no boot entry starts it.
+    Ready(SlotImage),
+    /// The record says that the slot was armed in this boot, but no boot entry starts it.
+    HalfArmed(SlotImage),
     /// The next boot tries it.
     Armed,
-    /// It runs, and it is not decided whether it stays.
+    /// It runs, but its trial has not ended.
     OnTrial,
-    /// It runs and stays.
-    Runs,
-    /// It was tried and left, and nobody can say that it does not do.
-    Undecided(Doubt),
-    /// It was tried and left.
+    /// It runs and was committed.
+    Running,
+    /// Its trial ended without a result: nothing but the server was missing.
+    Undecided(UndecidedReason),
+    /// Its trial failed.
     Failed {
-        /// Why.
+        /// The reason, for people.
         why: String,
-        /// Its last words.
+        /// The end of its log.
         log: String,
     },
-    /// Anything else, in words.
-    Astray(String),
+    /// Any other state, as a text for people.
+    Unexpected(String),
 }
 
-impl Standing {
-    /// How far the image of a step has come.
-    pub fn of(step: &Step, slots: &Slots, seen: &Seen) -> Self {
+impl ImageStage {
+    /// Determines the stage from the slot record and the current boot.
+    pub fn determine(step: &ImageStep, slots: &Slots, observation: &BootObservation) -> Self {
         let now = slots.state(step.slot);
-        let is_own = |what: &What| what.file == step.wish.sha256;
+        let is_own = |image: &SlotImage| image.file == step.spec.sha256;
         let label = step.slot.label();
-        let Some(booted) = seen.booted else {
-            return Self::Astray("it is not known from which slot the system runs".to_owned());
+        let Some(booted) = observation.booted else {
+            return Self::Unexpected("it is not known from which slot the system runs".to_owned());
         };
         if booted == step.slot {
             return match now {
-                SlotState::Good(what) if is_own(what) => Self::Runs,
-                SlotState::Armed { what, .. } | SlotState::Trial { what, .. } if is_own(what) => {
+                SlotState::Good(image) if is_own(image) => Self::Running,
+                SlotState::Armed { image, .. } | SlotState::Trial { image, .. }
+                    if is_own(image) =>
+                {
                     Self::OnTrial
                 }
-                SlotState::Bad { what, why, log } if is_own(what) => Self::failed(why, log),
-                other => Self::Astray(format!(
+                SlotState::Bad { image, why, log } if is_own(image) => Self::failed(why, log),
+                other => Self::Unexpected(format!(
                     "the system runs from {label}, which {}",
-                    other.words()
+                    other.description()
                 )),
             };
         }
         match now {
-            SlotState::Written(what) if is_written(&step.wish, now) => Self::Ready(what.clone()),
-            SlotState::Armed { what, boot_id } if is_own(what) && *boot_id == seen.boot_id => {
-                match seen.entry(step.slot) {
-                    Entry::Counted { .. } | Entry::Once => Self::Armed,
-                    Entry::Absent | Entry::Plain | Entry::Strange(_) => {
-                        Self::HalfArmed(what.clone())
+            SlotState::Written(image) if is_written(&step.spec, now) => Self::Ready(image.clone()),
+            SlotState::Armed { image, boot_id }
+                if is_own(image) && *boot_id == observation.boot_id =>
+            {
+                match observation.entry(step.slot) {
+                    BootEntry::Counted { .. } | BootEntry::OneShot => Self::Armed,
+                    BootEntry::Absent | BootEntry::Plain | BootEntry::Invalid(_) => {
+                        Self::HalfArmed(image.clone())
                     }
                 }
             }
-            SlotState::Bad { what, why, log } if is_own(what) => Self::failed(why, log),
-            // It comes to be written once its entry is gone, which could not be removed yet.
+            SlotState::Bad { image, why, log } if is_own(image) => Self::failed(why, log),
+            // The slot becomes written again once its boot entry is removed, which has not
+            // succeeded yet.
             SlotState::Trial {
-                what,
-                doubt: Some(doubt),
+                image,
+                undecided_reason: Some(reason),
                 ..
-            } if is_own(what) => Self::Undecided(doubt.clone()),
-            // An image that is ordered again stays among the bad ones until it is committed: what is known of it there
-            // is how it failed before. If it fails once more, its slot says so.
-            other => match slots.known_bad(&step.wish.sha256) {
-                Some(bad) if !step.wish.again => Self::failed(&bad.why, ""),
-                _ => Self::Astray(format!(
+            } if is_own(image) => Self::Undecided(reason.clone()),
+            // The list of bad images retains an image until it is committed, even if a retry was
+            // ordered: the entry describes the earlier failure. If the retry fails as well, the
+            // slot is `Bad`.
+            other => match slots.find_bad(&step.spec.sha256) {
+                Some(bad) if !step.spec.allow_retry => Self::failed(&bad.why, ""),
+                _ => Self::Unexpected(format!(
                     "the system runs from {booted}, and {label} {}",
-                    other.words()
+                    other.description()
                 )),
             },
         }
     }
 
-    /// The same, with what became of an attempt before which its image had been left undecided `before` times: one that
-    /// was so again lies in its slot as if it had not been tried.
-    fn since(self, before: u8, step: &Step, slots: &Slots) -> Self {
-        match slots.undecided(&step.wish.sha256) {
+    /// Replaces `Ready` by `Undecided` if the image has more undecided trials than the `before`
+    /// that it had when the attempt began: the slot of such an image looks as if it had not been
+    /// tried.
+    fn with_undecided_since(self, before: u8, step: &ImageStep, slots: &Slots) -> Self {
+        match slots.find_undecided(&step.spec.sha256) {
             Some(undecided) if undecided.times > before && matches!(self, Self::Ready(_)) => {
-                Self::Undecided(undecided.doubt.clone())
+                Self::Undecided(undecided.reason.clone())
             }
             _ => self,
         }
@@ -111,35 +120,36 @@ impl Standing {
         }
     }
 
-    /// What is not as it was planned, and whether it stays so; `None` if all is.
-    fn problem(&self, step: &Step) -> Option<(Failure, bool)> {
-        let id = &step.wish.image_id;
+    /// The problem with this stage and whether it is final; `None` if there is none.
+    fn problem(&self, step: &ImageStep) -> Option<(Failure, bool)> {
+        let id = &step.spec.image_id;
         let verify = |reason: String| Failure::new(FailureKind::Verify, reason);
         match self {
-            // What is armed waits for its reboot: it is asked for at once, and without it the engine goes back.
-            Self::Runs | Self::Armed => None,
+            // An armed slot waits for the reboot. The reboot is requested at once; without it the
+            // engine undoes the step.
+            Self::Running | Self::Armed => None,
             Self::Ready(_) | Self::HalfArmed(_) => {
-                let reason = format!("the image {id} lies in its slot and has not been tried");
+                let reason = format!("the image {id} is in its slot but has not been tried");
                 Some((verify(reason), true))
             }
             Self::OnTrial => {
-                let reason = format!("the image {id} runs, and it is not decided whether it stays");
+                let reason = format!("the image {id} runs, but its trial has not ended");
                 Some((verify(reason), false))
             }
-            Self::Undecided(Doubt { why, log }) => {
+            Self::Undecided(UndecidedReason { why, log }) => {
                 let reason = format!(
-                    "the image {id} was tried and left, and may be tried again, for nothing but the server was missing: \
-                     {why}"
+                    "the trial of the image {id} had no result because only the server was \
+                     unreachable; it may be tried again: {why}"
                 );
                 let failure = Failure::with_log(FailureKind::Verify, reason, log);
                 Some((failure, true))
             }
             Self::Failed { why, log } => {
-                let reason = format!("the image {id} was tried and left: {why}");
+                let reason = format!("the image {id} failed its trial: {why}");
                 let failure = Failure::with_log(FailureKind::Verify, reason, log);
                 Some((failure, true))
             }
-            Self::Astray(why) => {
+            Self::Unexpected(why) => {
                 let reason = format!("the image {id} does not run: {why}");
                 Some((verify(reason), true))
             }
@@ -147,158 +157,175 @@ impl Standing {
     }
 }
 
-/// Whether the slot of a step may be written: the other one runs.
-pub(super) fn spare(step: &Step, seen: &Seen) -> Result<(), Failure> {
-    if seen.booted == Some(step.slot.other()) {
+/// Fails unless the other slot runs, so that the slot of the step may be written.
+pub(super) fn check_slot_writable(
+    step: &ImageStep,
+    observation: &BootObservation,
+) -> Result<(), Failure> {
+    if observation.booted == Some(step.slot.other()) {
         return Ok(());
     }
     let reason = format!(
-        "the plan was made for a system that runs from {}, and it does not any more",
+        "the plan was made for a system that runs from {}, but it no longer does",
         step.slot.other().label()
     );
     Err(Failure::new(FailureKind::Plan, reason))
 }
 
-impl Image {
-    /// W4 to W6, the last two only while leave is given. What an interrupted try did already is found and not done again.
+impl ImageModule {
+    /// Installs the kernel and arms the slot, if the reset may happen before the deadline. Skips
+    /// what an interrupted try has done already.
     pub(super) async fn arm(
         &self,
-        step: &Step,
-        before: Option<DateTime<Utc>>,
+        step: &ImageStep,
+        start_deadline: Option<DateTime<Utc>>,
     ) -> Result<(), Failure> {
         let ImageParts { boot, slots, .. } = &self.parts;
-        let Step { slot, wish, .. } = step;
-        let standing = Standing::of(step, &slots.get(), &boot.look().await?);
-        let what = match standing {
-            // Behind W6 the power went, or the agent died.
-            Standing::Runs | Standing::Armed => return Ok(()),
-            Standing::Ready(what) | Standing::HalfArmed(what) => what,
+        let ImageStep { slot, spec, .. } = step;
+        let stage = ImageStage::determine(step, &slots.get(), &boot.observe().await?);
+        let image = match stage {
+            // An earlier try wrote the boot entry before the power was cut or the agent died.
+            ImageStage::Running | ImageStage::Armed => return Ok(()),
+            ImageStage::Ready(image) | ImageStage::HalfArmed(image) => image,
             other => {
                 let problem = other.problem(step);
                 return problem.map_or(Ok(()), |(failure, _)| Err(failure));
             }
         };
-        // Once more, as late as can be: what was fetched days ago may not be trusted any longer.
-        self.vouched(wish)?;
+        // Check again as late as possible: a key may have been withdrawn since the download.
+        self.check_signature(spec)?;
         #[cfg(feature = "halt-points")]
         if crate::halt::arms_early() {
-            // W6 in the wrong place.
-            boot.arm(*slot, &what, slots.get().sequence + 1).await?;
+            // Fault injection for tests: writes the boot entry too early.
+            boot.arm(*slot, &image, slots.get().sequence + 1).await?;
         }
-        // W4 before anything names it: no entry ever stands for half a kernel.
-        boot.kernel(*slot, &what).await?;
-        // Before W5: what is armed boots with any reset, so nothing delays it from there on.
-        self.may_reset(before).await?;
-        // W5 before W6: who boots it must know that it is on trial. Looked up anew: that took its time.
-        let seen = boot.look().await?;
-        let again = wish.again;
-        let armed = slots.step(*slot, &Event::Arm { again }, &seen)?;
-        // W6, the first of the two writes that lead to something new.
-        boot.arm(*slot, &what, armed.sequence).await
+        // Install the kernel before the boot entry: no entry may name an incomplete kernel.
+        boot.install_kernel(*slot, &image).await?;
+        // Wait before the slot is armed: an armed slot boots at any reset, so nothing may delay it
+        // from here on.
+        self.wait_for_reset_hooks(start_deadline).await?;
+        // Write the record before the boot entry: the booted image must know that it is on trial.
+        // Observe again, because the hooks took their time.
+        let observation = boot.observe().await?;
+        let allow_retry = spec.allow_retry;
+        let armed = slots.step(*slot, &SlotEvent::Arm { allow_retry }, &observation)?;
+        // The boot entry with a counter. From here on a reset boots the new image.
+        boot.arm(*slot, &image, armed.sequence).await
     }
 
-    /// Asks hooks, again and again but not for ever, whether the machine may be reset. Fails also if the leave ends
-    /// meanwhile: what they held up is not made up for outside the window.
-    async fn may_reset(&self, before: Option<DateTime<Utc>>) -> Result<(), Failure> {
-        let patience = self.parts.reboot_patience;
-        let begun = Instant::now();
+    /// Runs the hooks until they allow the reset or `max_reboot_delay` has passed. Fails as well if
+    /// the deadline of the start permit passes: the reset must not happen outside of the window.
+    async fn wait_for_reset_hooks(
+        &self,
+        start_deadline: Option<DateTime<Utc>>,
+    ) -> Result<(), Failure> {
+        let timeout = self.parts.max_reboot_delay;
+        let started = Instant::now();
         loop {
-            let asked = self.ask(Moment::BeforeReboot).await;
-            if before.is_some_and(|before| before <= self.parts.clock.now()) {
-                let why = asked.err().unwrap_or_default();
+            let hook_result = self.run_hooks(HookPoint::BeforeReboot).await;
+            if start_deadline.is_some_and(|start_deadline| start_deadline <= self.parts.clock.now())
+            {
+                let why = hook_result.err().unwrap_or_default();
                 let colon = if why.is_empty() { "" } else { ": " };
-                let reason = format!("the window closed while the reset was put off{colon}{why}");
+                let reason = format!("the window closed while hooks delayed the reset{colon}{why}");
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
-            let Err(why) = asked else {
+            let Err(why) = hook_result else {
                 return Ok(());
             };
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
-                let minutes = patience.as_secs() / 60;
+                let minutes = timeout.as_secs() / 60;
                 let reason =
-                    format!("the reset was put off for {minutes} min, which is too long: {why}");
+                    format!("hooks delayed the reset for {minutes} min, which is the limit: {why}");
                 return Err(Failure::new(FailureKind::Reboot, reason));
             }
-            tracing::info!(why, "the reset is put off");
-            sleep(ASK_AGAIN.min(left)).await;
+            tracing::info!(why, "a hook delays the reset");
+            sleep(HOOK_RETRY_INTERVAL.min(left)).await;
         }
     }
 
-    /// How the change ended, or how far it has come.
-    pub(super) async fn find_out(
+    /// Verifies the step: whether the image runs, and why not.
+    pub(super) async fn verify_image(
         &self,
-        steps: &[Step],
-        baseline: &Baseline,
+        steps: &[ImageStep],
+        baseline: &ImageBaseline,
     ) -> Result<Verdict, Failure> {
         let Some(step) = steps.first() else {
             return Ok(Verdict::default());
         };
-        let seen = self.parts.boot.look().await?;
+        let observation = self.parts.boot.observe().await?;
         let slots = self.parts.slots.get();
-        let mut standing =
-            Standing::of(step, &slots, &seen).since(baseline.undecided, step, &slots);
-        if let (Standing::Failed { log, .. }, Some(since)) = (&mut standing, baseline.at)
+        let mut stage = ImageStage::determine(step, &slots, &observation).with_undecided_since(
+            baseline.undecided,
+            step,
+            &slots,
+        );
+        if let (ImageStage::Failed { log, .. }, Some(since)) = (&mut stage, baseline.at)
             && log.is_empty()
         {
-            // It ended without a word; the firmware may have kept what the kernel said.
-            *log = trial::of_silent_end(&self.parts.place, since);
+            // The trial ended without a log; the firmware may have stored messages of the kernel.
+            *log = trial::collect_kernel_records(&self.parts.paths, since);
         }
-        let (problem, is_final) = standing.problem(step).unzip();
+        let (problem, is_final) = stage.problem(step).unzip();
         Ok(Verdict {
             problem,
             is_final: is_final.unwrap_or_default(),
-            booted: seen.image.map(|(_, image_id)| image_id),
+            booted: observation.image.map(|(_, image_id)| image_id),
             ..Verdict::default()
         })
     }
 
-    /// What is armed needs its reboot. What runs and stays is told to those who wait for it.
-    pub(super) async fn follow_up(&self, steps: &[Step]) -> Result<After, Failure> {
+    /// Requests the reboot that an armed slot needs. Runs the hooks for a committed image.
+    pub(super) async fn post_apply_image(
+        &self,
+        steps: &[ImageStep],
+    ) -> Result<PostApplyResult, Failure> {
         let Some(step) = steps.first() else {
-            return Ok(After::default());
+            return Ok(PostApplyResult::default());
         };
-        let seen = self.parts.boot.look().await?;
-        if Standing::of(step, &self.parts.slots.get(), &seen) == Standing::Runs {
-            let told = self.ask(Moment::AfterCommit).await;
-            return Ok(After {
-                remarks: told.err().into_iter().collect(),
-                ..After::default()
+        let observation = self.parts.boot.observe().await?;
+        if ImageStage::determine(step, &self.parts.slots.get(), &observation) == ImageStage::Running
+        {
+            let hook_result = self.run_hooks(HookPoint::AfterCommit).await;
+            return Ok(PostApplyResult {
+                remarks: hook_result.err().into_iter().collect(),
+                ..PostApplyResult::default()
             });
         }
-        let id = &step.wish.image_id;
-        let reason = format!("the image {id} in {} is to be tried", step.slot.label());
-        Ok(After {
+        let id = &step.spec.image_id;
+        let reason = format!("the image {id} in {} will be tried", step.slot.label());
+        Ok(PostApplyResult {
             reboot: Some(vec![reason]),
             reboot_is_the_change: true,
-            ..After::default()
+            ..PostApplyResult::default()
         })
     }
 
-    /// Sees to it that a slot is not started, if the other one runs.
-    pub(super) async fn disarm(&self, slot: Slot) -> Result<Undone, Failure> {
+    /// Makes sure that nothing boots the slot, unless the slot runs.
+    pub(super) async fn disarm(&self, slot: Slot) -> Result<UndoOutcome, Failure> {
         let ImageParts { boot, slots, .. } = &self.parts;
-        let seen = boot.look().await?;
-        if seen.booted != Some(slot.other()) {
-            return Ok(Undone::Impossible);
+        let observation = boot.observe().await?;
+        if observation.booted != Some(slot.other()) {
+            return Ok(UndoOutcome::Impossible);
         }
         match slots.get().state(slot) {
-            // Somebody else's doing: what was kept is not for an attempt to take away.
-            SlotState::Good(_) | SlotState::Trial { .. } => Ok(Undone::Impossible),
+            // Another attempt committed or tried this image: this attempt must not remove it.
+            SlotState::Good(_) | SlotState::Trial { .. } => Ok(UndoOutcome::Impossible),
             SlotState::Armed { .. } => {
-                // First what starts it, then the record: the other way a cut between them would leave an image that boots
-                // and of which nobody knows that it is on trial.
+                // Remove the boot entry before the record changes. In the other order a power cut
+                // between the two would leave a bootable image whose trial is not recorded.
                 boot.withdraw(slot).await?;
-                let seen = boot.look().await?;
-                slots.step(slot, &Event::NotTried, &seen)?;
-                Ok(Undone::Entirely)
+                let observation = boot.observe().await?;
+                slots.step(slot, &SlotEvent::NotTried, &observation)?;
+                Ok(UndoOutcome::Entirely)
             }
             SlotState::Empty
             | SlotState::Writing(_)
             | SlotState::Written(_)
             | SlotState::Bad { .. } => {
                 boot.withdraw(slot).await?;
-                Ok(Undone::Entirely)
+                Ok(UndoOutcome::Entirely)
             }
         }
     }

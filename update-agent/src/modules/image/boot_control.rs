@@ -1,8 +1,9 @@
-//! Boot control: which slot starts next, who says so, and how a slot that was not blessed is left again.
+//! Boot control: selects the slot that starts next, and returns to the old slot if the new one was
+//! not blessed.
 //!
-//! Two ways are known: systemd-boot, which counts the boots of an entry on trial, and the image tool of an earlier
-//! system, which starts a slot once. The order of writes within each method is part of its contract; the order of the
-//! methods is kept by the module that calls them.
+//! There are two implementations: systemd-boot, which counts the boots of an entry on trial, and
+//! the image tool of an earlier system, which starts a slot once. The order of the writes inside
+//! each method is part of its contract. The caller is responsible for the order of the calls.
 
 mod checks;
 mod efi;
@@ -23,89 +24,91 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use self::efi::Efi;
-use self::mounts::Mount;
+use self::efi::EfiVariables;
+use self::mounts::MountEntry;
 use self::sdboot::SystemdBoot;
-use self::tool::Tool;
-use super::device::{Device, read_back};
-use super::slots::{Raw, Seen, Slot, What};
-use super::spool::Spooled;
+use self::tool::ImageTool;
+use super::device::{SlotDevice, read_back};
+use super::slots::{BootObservation, RawImage, Slot, SlotImage};
+use super::spool::SpooledImage;
 use crate::config::ImageConfig;
-use crate::model::{Failure, FailureKind, ImageWish};
+use crate::model::{Failure, FailureKind, ImageSpec};
 use crate::os::{self, OsRelease};
-use crate::place::Place;
+use crate::paths::AgentPaths;
 use crate::runner::Runner;
 
-/// Where an ESP is mounted, unless it is configured; the first that has systemd-boot is taken.
-const ESPS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
+/// Default mount points of the ESP. The first one with systemd-boot is used.
+const ESP_MOUNT_POINTS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
 
-/// How often is looked for an ESP that is not there.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Time between two checks for an ESP that is not mounted yet.
+const ESP_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A way to start one slot or the other.
+/// A way to start one of the two slots.
 #[async_trait::async_trait]
 pub trait BootControl: Send + Sync {
-    /// Its name, for people.
+    /// Name of the boot control, for display.
     fn name(&self) -> &'static str;
 
-    /// How long it may take to look, to bless or to withdraw. After that something hangs.
-    fn patience(&self) -> Duration {
+    /// Time limit for `observe`, `bless` and `withdraw`. A call that takes longer hangs.
+    fn call_timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    /// What runs, and what the loader would start.
-    async fn look(&self) -> Result<Seen, Failure>;
+    /// Reads which slot runs and what the loader would start.
+    async fn observe(&self) -> Result<BootObservation, Failure>;
 
-    /// What stands against a trial, each as a sentence that says what to do. Empty: a slot may be armed.
+    /// Reasons against a trial, each a sentence with its remedy. A slot may be armed only if there
+    /// are none.
     async fn faults(&self) -> Vec<String>;
 
-    /// Why an image cannot be written here, as far as its wish tells.
-    fn refuses(&self, _wish: &ImageWish) -> Option<Failure> {
+    /// Why an image cannot be written on this node, as far as its update spec tells.
+    fn refuse_spec(&self, _spec: &ImageSpec) -> Option<Failure> {
         None
     }
 
-    /// How many bytes an image may have, unpacked. Fails if there is no room for its kernel.
-    async fn room(&self, slot: Slot) -> Result<u64, Failure>;
+    /// Maximum size of an unpacked image, in bytes. Fails if there is no space for the image's
+    /// kernel.
+    async fn max_image_bytes(&self, slot: Slot) -> Result<u64, Failure>;
 
-    /// Removes what would start a slot, and returns when that is on the disk. Never removes the last that can start
-    /// anything.
+    /// Removes everything that starts a slot, and returns when the removal is on disk. Never
+    /// removes the last entry that can start anything.
     async fn withdraw(&self, slot: Slot) -> Result<(), Failure>;
 
-    /// Unpacks an image into a slot, and returns when it is on the disk and was read back. Never called for a slot that
-    /// something starts.
+    /// Unpacks an image into a slot, and returns when it is on disk and was read back. The caller
+    /// guarantees that nothing starts the slot.
     async fn write(
         &self,
         slot: Slot,
-        from: &Spooled,
+        from: &SpooledImage,
         stop: &CancellationToken,
-    ) -> Result<Raw, Failure>;
+    ) -> Result<RawImage, Failure>;
 
-    /// Reads a slot from the disk and compares it with what was written.
-    async fn reread(&self, slot: Slot, raw: &Raw) -> Result<(), Failure>;
+    /// Reads a slot from disk and compares it with what was written.
+    async fn verify_slot(&self, slot: Slot, raw: &RawImage) -> Result<(), Failure>;
 
-    /// Puts the kernel of a slot where the loader finds it, and returns when it is on the disk. Fails, and leaves the
-    /// kernel that was there, if the new one would not reset the machine when it cannot start, or if the image would
-    /// keep itself.
-    async fn kernel(&self, slot: Slot, what: &What) -> Result<(), Failure>;
+    /// Installs the kernel of a slot where the loader finds it, and returns when it is on disk.
+    /// Fails, and keeps the old kernel, if the new one would not reset the machine when it cannot
+    /// start, or if the image would bless itself.
+    async fn install_kernel(&self, slot: Slot, image: &SlotImage) -> Result<(), Failure>;
 
-    /// Lets the next boot try a slot, and returns when that is on the disk. `sequence` is never given twice; a second
-    /// call with the same changes nothing.
-    async fn arm(&self, slot: Slot, what: &What, sequence: u32) -> Result<(), Failure>;
+    /// Lets the next boot try a slot, and returns when that is on disk. Each arming has its own
+    /// `sequence`; a second call with the same number changes nothing.
+    async fn arm(&self, slot: Slot, image: &SlotImage, sequence: u32) -> Result<(), Failure>;
 
-    /// Makes a slot the one that starts from now on, and returns when that is on the disk.
+    /// Makes a slot the permanent default, and returns when that is on disk.
     async fn bless(&self, slot: Slot) -> Result<(), Failure>;
 }
 
-/// The boot control of this system. The tool, if one is configured; else systemd-boot, if there are its ESP and a
-/// partition for each slot; else none.
+/// Finds the boot control of this system: the tool if one is configured, else systemd-boot if there
+/// are its ESP and a partition for each slot, else none.
 pub fn find(
-    place: &Place,
+    paths: &AgentPaths,
     runner: Arc<dyn Runner>,
     config: &ImageConfig,
 ) -> Option<Arc<dyn BootControl>> {
-    let system = System::of(place);
+    let system = SystemInterfaces::new(paths);
     if let Some(tool) = &config.tool {
-        return Some(Arc::new(Tool::new(system, runner, tool, config)));
+        return Some(Arc::new(ImageTool::new(system, runner, tool, config)));
     }
     let Some(esp) = usable_esp(&system, config.esp.as_deref()) else {
         if let Some(esp) = &config.esp {
@@ -114,7 +117,7 @@ pub fn find(
         return None;
     };
     for slot in [Slot::A, Slot::B] {
-        if let Err(failure) = Device::find(slot.label(), &system.sys) {
+        if let Err(failure) = SlotDevice::find(slot.label(), &system.sys) {
             tracing::info!(%failure, "there is no second slot: this system is not updated by images");
             return None;
         }
@@ -122,33 +125,37 @@ pub fn find(
     Some(Arc::new(SystemdBoot::new(system, runner, esp, config)))
 }
 
-/// Whether the disk has a partition for each slot. Where no boot control is found all the same, the ESP may only not be
-/// mounted yet.
-pub fn has_slots(place: &Place) -> bool {
-    let sys = place.inside("/sys");
+/// Whether the disk has a partition for each slot. If it has and no boot control is found, the ESP
+/// may not be mounted yet.
+pub fn has_slots(paths: &AgentPaths) -> bool {
+    let sys = paths.inside("/sys");
     let mut slots = Slot::ALL.into_iter();
-    slots.all(|slot| Device::find(slot.label(), &sys).is_ok())
+    slots.all(|slot| SlotDevice::find(slot.label(), &sys).is_ok())
 }
 
-/// Whether the ESP may only be late: there are slots, no tool starts them, and systemd-boot may have started this boot.
-/// Where the firmware's variables tell of another loader or of none there is nothing to wait for.
-pub fn may_be_late(place: &Place, config: &ImageConfig) -> bool {
-    if config.tool.is_some() || !has_slots(place) {
+/// Whether the ESP may be mounted later: there are slots, no tool is configured, and systemd-boot
+/// may have started this boot. If the firmware's variables name another loader or none, waiting is
+/// useless.
+pub fn esp_may_be_late(paths: &AgentPaths, config: &ImageConfig) -> bool {
+    if config.tool.is_some() || !has_slots(paths) {
         return false;
     }
-    let system = System::of(place);
-    match system.efi.text("LoaderInfo") {
+    let system = SystemInterfaces::new(paths);
+    match system.efi.read_text("LoaderInfo") {
         Ok(Some(loader)) => loader.starts_with("systemd-boot"),
-        // Not set; or the variables are not mounted yet, on a machine with such firmware.
-        Ok(None) => system.efi.is_hidden(),
+        // Not set; or efivarfs is not mounted yet, on a machine with UEFI firmware.
+        Ok(None) => system.efi.may_be_unmounted(),
         Err(_) => true,
     }
 }
 
-/// Waits until there is an ESP with systemd-boot where one is looked for, for ever if none comes. Where its disk hangs,
-/// nothing else does.
-pub fn has_come(place: &Place, config: &ImageConfig) -> impl Future<Output = ()> + Send + use<> {
-    let (system, configured) = (System::of(place), config.esp.clone());
+/// Waits until an ESP with systemd-boot is mounted at one of the expected paths; without an end if
+/// none ever is. If its disk hangs, only this task hangs.
+pub fn wait_for_esp(
+    paths: &AgentPaths,
+    config: &ImageConfig,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (system, configured) = (SystemInterfaces::new(paths), config.esp.clone());
     async move {
         loop {
             let (system, configured) = (system.clone(), configured.clone());
@@ -156,34 +163,34 @@ pub fn has_come(place: &Place, config: &ImageConfig) -> impl Future<Output = ()>
             if tokio::task::spawn_blocking(look).await.unwrap_or_default() {
                 return;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(ESP_CHECK_INTERVAL).await;
         }
     }
 }
 
-/// The ESP to use: the configured one, else the first that is found. None if it has no systemd-boot.
-fn usable_esp(system: &System, configured: Option<&Path>) -> Option<PathBuf> {
+/// The ESP to use: the configured one, else the first one found. `None` if it has no systemd-boot.
+fn usable_esp(system: &SystemInterfaces, configured: Option<&Path>) -> Option<PathBuf> {
     let esp = match configured {
         Some(esp) => esp.to_owned(),
-        None => esp(system)?,
+        None => find_esp(system)?,
     };
-    has_systemd_boot(&system.inside(&esp)).then_some(esp)
+    has_systemd_boot(&system.resolve_in_root(&esp)).then_some(esp)
 }
 
-/// The first mount with systemd-boot.
-fn esp(system: &System) -> Option<PathBuf> {
+/// The first default mount point with systemd-boot.
+fn find_esp(system: &SystemInterfaces) -> Option<PathBuf> {
     let mounts = system.mounts().ok()?;
-    let mut esps = ESPS.iter().map(Path::new);
-    let found = esps.find(|esp| {
-        // Where systemd mounts it on demand it is VFAT only after it was looked at.
-        let mount = mounts.iter().rfind(|mount| mount.at == **esp);
-        mount.is_some_and(|mount| mount.kind == "vfat" || mount.kind == "autofs")
-            && has_systemd_boot(&system.inside(esp))
+    let mut esps = ESP_MOUNT_POINTS.iter().map(Path::new);
+    let mounted_esp = esps.find(|esp| {
+        // If systemd mounts it on demand, its type is `autofs` until the first access.
+        let mount = mounts.iter().rfind(|mount| mount.mount_point == **esp);
+        mount.is_some_and(|mount| mount.fs_type == "vfat" || mount.fs_type == "autofs")
+            && has_systemd_boot(&system.resolve_in_root(esp))
     });
-    found.map(Path::to_owned)
+    mounted_esp.map(Path::to_owned)
 }
 
-/// Whether a folder is an ESP to which systemd-boot was installed.
+/// Whether a folder is an ESP on which systemd-boot is installed.
 fn has_systemd_boot(esp: &Path) -> bool {
     let has_binary = ["systemd", "BOOT"].iter().any(|folder| {
         let folder = fs::read_dir(esp.join("EFI").join(folder));
@@ -197,57 +204,58 @@ fn has_systemd_boot(esp: &Path) -> bool {
     has_binary && esp.join("loader").is_dir()
 }
 
-/// Where the kernel and the system tell what they know.
+/// The interfaces of the kernel, the firmware and the system that boot control reads.
 #[derive(Clone, Debug)]
-struct System {
-    place: Place,
-    /// sysfs.
+struct SystemInterfaces {
+    paths: AgentPaths,
+    /// Path of sysfs.
     sys: PathBuf,
-    /// The firmware's variables.
-    efi: Efi,
-    /// The mounts of this process.
+    /// EFI variables of the firmware.
+    efi: EfiVariables,
+    /// Path of the mount table of this process.
     mountinfo: PathBuf,
-    /// The kernel's command line.
+    /// Path of the kernel's command line.
     cmdline: PathBuf,
-    /// The id of this boot.
+    /// Path of the ID of this boot.
     boot_id: PathBuf,
 }
 
-impl System {
-    /// That of the managed root.
-    fn of(place: &Place) -> Self {
+impl SystemInterfaces {
+    /// The interfaces of the system in the managed root.
+    fn new(paths: &AgentPaths) -> Self {
         Self {
-            sys: place.inside("/sys"),
-            efi: Efi::new(place.inside("/sys/firmware/efi/efivars")),
-            mountinfo: place.inside("/proc/self/mountinfo"),
-            cmdline: place.inside("/proc/cmdline"),
-            boot_id: place.inside("/proc/sys/kernel/random/boot_id"),
-            place: place.clone(),
+            sys: paths.inside("/sys"),
+            efi: EfiVariables::new(paths.inside("/sys/firmware/efi/efivars")),
+            mountinfo: paths.inside("/proc/self/mountinfo"),
+            cmdline: paths.inside("/proc/cmdline"),
+            boot_id: paths.inside("/proc/sys/kernel/random/boot_id"),
+            paths: paths.clone(),
         }
     }
 
-    /// A file that is given as seen from inside the managed root.
-    fn inside(&self, path: &Path) -> PathBuf {
+    /// Converts a path inside the managed root to a path of this process.
+    fn resolve_in_root(&self, path: &Path) -> PathBuf {
         let relative = path.strip_prefix("/").unwrap_or(path);
-        self.place.root().join(relative)
+        self.paths.root().join(relative)
     }
 
-    /// A file as programs see it that run inside the managed root.
-    fn as_seen(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix(self.place.root()) {
+    /// Converts a path of this process to a path inside the managed root.
+    fn relative_to_root(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(self.paths.root()) {
             Ok(relative) => Path::new("/").join(relative),
             Err(_) => path.to_owned(),
         }
     }
 
-    fn mounts(&self) -> Result<Vec<Mount>, Failure> {
-        mounts::read(&self.mountinfo)
-            .map_err(|error| failed(format!("cannot read the mounts of the system: {error}")))
+    fn mounts(&self) -> Result<Vec<MountEntry>, Failure> {
+        mounts::read_mounts(&self.mountinfo).map_err(|error| {
+            apply_failure(format!("cannot read the mounts of the system: {error}"))
+        })
     }
 
     fn boot_id(&self) -> Result<String, Failure> {
         os::first_line(&self.boot_id)
-            .ok_or_else(|| failed("the kernel does not tell the id of this boot"))
+            .ok_or_else(|| apply_failure("cannot read the ID of this boot from the kernel"))
     }
 
     /// The kernel's command line; empty if it cannot be read.
@@ -255,39 +263,43 @@ impl System {
         os::first_line(&self.cmdline).unwrap_or_default()
     }
 
-    /// The profile and id of the image that runs.
-    fn image(&self) -> Option<(String, String)> {
-        let image = OsRelease::of(&self.place).booted_image()?;
+    /// Profile and ID of the running image.
+    fn running_image(&self) -> Option<(String, String)> {
+        let image = OsRelease::read(&self.paths).booted_image()?;
         Some((image.profile_name, image.image_id))
     }
 }
 
-/// Boot control could not do what it should.
-fn failed(reason: impl Into<String>) -> Failure {
+/// A failure of boot control.
+fn apply_failure(reason: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Apply, reason)
 }
 
-/// Reads a slot from its device, beside no other work, and compares it with what was written. Who does not wait for the
-/// answer does not need it.
-async fn read_again(alone: OwnedMutexGuard<()>, device: PathBuf, raw: Raw) -> Result<(), Failure> {
+/// Reads a slot from its device and compares it with what was written. No other work on the slot
+/// runs meanwhile. Stops if the caller is dropped.
+async fn reread_slot(
+    guard: OwnedMutexGuard<()>,
+    device: PathBuf,
+    raw: RawImage,
+) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let inner = stop.clone();
     let _stops = stop.drop_guard();
-    blocking(move || {
-        let _alone = alone;
+    run_blocking(move || {
+        let _guard = guard;
         read_back(&device, &raw, &inner)
     })
     .await
 }
 
-/// Does work that blocks where it may. The work goes on if nobody waits for it any longer.
-async fn blocking<T: Send + 'static>(
+/// Runs blocking work on a thread where it may block. The work continues if the caller is dropped.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(error) => Err(failed(format!(
-            "the work on a slot came to no end: {error}"
+        Err(error) => Err(apply_failure(format!(
+            "the work on a slot was aborted: {error}"
         ))),
     }
 }

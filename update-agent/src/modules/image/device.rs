@@ -1,7 +1,9 @@
-//! The device of a slot: found by the name of its partition, written and read past the page cache.
+//! The block device of a slot: found by the name of its partition, written and read without the
+//! page cache.
 //!
-//! `O_DIRECT` wants memory, lengths and places that are multiples of the device's logical block (open(2)). What a slot
-//! is written from is therefore aligned memory, and the last block of an image is filled up with zeros.
+//! `O_DIRECT` needs memory addresses, lengths and offsets that are multiples of the logical block
+//! size of the device (open(2)). The module therefore uses aligned memory and pads the last block
+//! of an image with zeros.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,102 +17,107 @@ use rustix::io::Errno;
 use sha2::Digest as _;
 use tokio_util::sync::CancellationToken;
 
-use super::slots::Raw;
+use super::slots::RawImage;
 use crate::model::{Failure, FailureKind, Sha256};
 
-/// So many bytes are read or written at once, and between two looks at the stop token.
-pub(super) const CHUNK: usize = 1 << 20;
+/// Bytes that are read or written at once, and between two checks of the stop token.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
-/// Memory begins at a multiple of this. No device asks for more than a page.
-const ALIGN: usize = 4096;
+/// Alignment of the memory. No device needs more than a page.
+const ALIGNMENT: usize = 4096;
 
-/// What a file is written in multiples of, as the smallest logical block of a device.
-const SECTOR: usize = 512;
+/// Block size for regular files: the smallest logical block size of a device.
+const SECTOR_BYTES: usize = 512;
 
-/// While somebody else holds a device, it is asked for again after this pause. udev holds one only to look at it.
-const PAUSE: Duration = Duration::from_millis(250);
+/// Pause before a busy device is opened again. udev, for example, holds a device only while it
+/// probes it.
+const OPEN_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// So often: 10 s.
-const TRIES: u32 = 40;
+/// 40 retries of 250 ms: 10 s.
+const MAX_OPEN_RETRIES: u32 = 40;
 
-/// A longer `uevent` is none.
-const MOST_UEVENT: u64 = 64 << 10;
+/// Larger `uevent` files are cut off.
+const MAX_UEVENT_BYTES: u64 = 64 << 10;
 
-/// [`CHUNK`] bytes of memory that `O_DIRECT` takes.
+/// [`CHUNK_BYTES`] bytes of memory that `O_DIRECT` accepts.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(super) struct AlignedChunk {
     bytes: Vec<u8>,
-    begin: usize,
+    start: usize,
 }
 
-impl Chunk {
-    /// Zeros.
+impl AlignedChunk {
+    /// Allocates a chunk of zeros.
     pub(super) fn new() -> Self {
-        let bytes = vec![0; CHUNK + ALIGN];
-        let begin = bytes.as_ptr().align_offset(ALIGN);
-        // It may find no place, if only in theory. The device then refuses the memory and is used through the cache.
-        let begin = if begin < ALIGN { begin } else { 0 };
-        Self { bytes, begin }
+        let bytes = vec![0; CHUNK_BYTES + ALIGNMENT];
+        let begin = bytes.as_ptr().align_offset(ALIGNMENT);
+        // In theory there may be no aligned offset. The device then refuses the memory and is used
+        // through the cache.
+        let begin = if begin < ALIGNMENT { begin } else { 0 };
+        Self {
+            bytes,
+            start: begin,
+        }
     }
 
-    /// The memory.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.begin..][..CHUNK]
+        &mut self.bytes[self.start..][..CHUNK_BYTES]
     }
 }
 
-/// A device that is open for writing, and that nobody has mounted or can mount meanwhile.
+/// A device that is open for writing. While it is open nothing can mount it.
 #[derive(Debug)]
-pub struct Device {
+pub struct SlotDevice {
     file: File,
     path: PathBuf,
     bytes: u64,
     block: usize,
 }
 
-impl Device {
-    /// The device of the partition with a name (`PARTNAME` of its `uevent`). `sys` is where sysfs is mounted; the
-    /// devices are in the folder `dev` beside it. Exactly one partition must have that name.
+impl SlotDevice {
+    /// Finds the device of the partition with a name (`PARTNAME` of its `uevent`). `sys` is the
+    /// mount point of sysfs; the device files are in the folder `dev` next to it. Exactly one
+    /// partition must have the name.
     pub fn find(label: &str, sys: &Path) -> Result<PathBuf, Failure> {
         let class = sys.join("class/block");
         let unreadable = |error: io::Error| {
-            storage(format!(
-                "cannot look for the partition {label}: {}: {error}",
+            storage_failure(format!(
+                "cannot search for the partition {label}: {}: {error}",
                 class.display()
             ))
         };
-        let mut found = Vec::new();
+        let mut paths = Vec::new();
         for entry in fs::read_dir(&class).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
-            let text = match uevent(&entry.path()) {
-                // Unplugged since the folder was read.
+            let text = match read_uevent(&entry.path()) {
+                // Unplugged since the folder was listed.
                 Err(error) if is_gone(&error) => continue,
                 text => text.map_err(unreadable)?,
             };
-            if value(&text, "PARTNAME=") != Some(label) {
+            if uevent_value(&text, "PARTNAME=") != Some(label) {
                 continue;
             }
-            let name = value(&text, "DEVNAME=")
-                .filter(|name| is_device(name))
+            let name = uevent_value(&text, "DEVNAME=")
+                .filter(|name| is_device_name(name))
                 .ok_or_else(|| {
                     let path = entry.path();
-                    storage(format!("{} has no name of a device", path.display()))
+                    storage_failure(format!("{} has no valid device name", path.display()))
                 })?;
-            found.push(sys.with_file_name("dev").join(name));
+            paths.push(sys.with_file_name("dev").join(name));
         }
-        found.sort_unstable();
-        match found.as_slice() {
+        paths.sort_unstable();
+        match paths.as_slice() {
             [one] => Ok(one.clone()),
-            [] => Err(storage(format!(
-                "no partition has the name {label}: a system that is to be updated by images needs the partitions \
-                 root-a and root-b"
+            [] => Err(storage_failure(format!(
+                "no partition has the name {label}: image updates need the partitions root-a and \
+                 root-b"
             ))),
             several => {
                 let several: Vec<_> = several
                     .iter()
                     .map(|path| path.display().to_string())
                     .collect();
-                Err(storage(format!(
+                Err(storage_failure(format!(
                     "the partitions {} all have the name {label}: give the others another name, or remove their disk",
                     several.join(", ")
                 )))
@@ -118,44 +125,50 @@ impl Device {
         }
     }
 
-    /// Opens a device for writing. Waits up to 10 s for who holds it; one that is mounted cannot be opened. A regular
-    /// file is taken as well and is as large as it is.
+    /// Opens a device for writing. Waits up to 10 s while it is in use; a mounted device cannot be
+    /// opened. Also accepts a regular file, which is as large as its length.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        let cannot = |error: io::Error| storage(format!("cannot open {}: {error}", path.display()));
-        let found = fs::metadata(path).map_err(cannot)?;
-        let kind = found.file_type();
+        let cannot =
+            |error: io::Error| storage_failure(format!("cannot open {}: {error}", path.display()));
+        let metadata = fs::metadata(path).map_err(cannot)?;
+        let kind = metadata.file_type();
         if !kind.is_block_device() && !kind.is_file() {
-            return Err(storage(format!(
-                "{} is neither a device with blocks nor a file",
+            return Err(storage_failure(format!(
+                "{} is neither a block device nor a regular file",
                 path.display()
             )));
         }
         let mut flags = OFlags::WRONLY;
         if kind.is_block_device() {
-            // Without O_CREAT it has a meaning only for these: EBUSY while the system uses the device. A second wall
-            // round the slot that runs.
+            // For block devices O_EXCL without O_CREAT means: fail with EBUSY while the system uses
+            // the device. It is a second protection of the running slot.
             flags |= OFlags::EXCL;
         }
-        let opened = patiently(|| open(path, flags), || thread::sleep(PAUSE));
+        let opened = retry_while_busy(
+            || open_direct(path, flags),
+            || thread::sleep(OPEN_RETRY_INTERVAL),
+        );
         let mut file = opened.map_err(|errno| match errno {
-            Errno::BUSY => storage(format!(
-                "{} is in use and stayed so for 10 s: {}",
+            Errno::BUSY => storage_failure(format!(
+                "{} is still in use after 10 s: {}",
                 path.display(),
-                who_holds(found.rdev())
+                describe_holders(metadata.rdev())
             )),
             errno => cannot(errno.into()),
         })?;
         let opened = file.metadata().map_err(cannot)?;
-        if opened.file_type() != kind || opened.rdev() != found.rdev() {
+        if opened.file_type() != kind || opened.rdev() != metadata.rdev() {
             let path = path.display();
-            return Err(storage(format!("{path} became another file")));
+            return Err(storage_failure(format!(
+                "{path} was replaced while it was opened"
+            )));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
         let block = if kind.is_block_device() {
             let block = rustix::fs::ioctl_blksszget(&file).map_err(|errno| cannot(errno.into()))?;
-            usize::try_from(block).unwrap_or(ALIGN).max(1)
+            usize::try_from(block).unwrap_or(ALIGNMENT).max(1)
         } else {
-            SECTOR
+            SECTOR_BYTES
         };
         Ok(Self {
             file,
@@ -165,81 +178,92 @@ impl Device {
         })
     }
 
-    /// How many bytes it holds.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Fails if it does not hold so many bytes.
-    pub(super) fn must_hold(&self, bytes: u64) -> Result<(), Failure> {
+    /// Fails if the device is smaller than `bytes`.
+    pub(super) fn check_capacity(&self, bytes: u64) -> Result<(), Failure> {
         if bytes <= self.bytes {
             return Ok(());
         }
-        Err(storage(format!(
+        Err(storage_failure(format!(
             "the image does not fit: unpacked it is larger than the {} bytes of {}",
             self.bytes,
             self.path.display()
         )))
     }
 
-    /// Writes the first `filled` bytes of a chunk at a place, a multiple of [`CHUNK`], and zeros up to the end of the
-    /// last block. Writes nothing if they do not fit.
-    pub(super) fn write(&self, at: u64, chunk: &mut Chunk, filled: usize) -> Result<(), Failure> {
-        self.must_hold(at.saturating_add(filled as u64))?;
-        let room = usize::try_from(self.bytes - at).unwrap_or(usize::MAX);
-        let padded = filled.next_multiple_of(self.block).min(room).min(CHUNK);
+    /// Writes the first `filled` bytes of a chunk at an offset that is a multiple of
+    /// [`CHUNK_BYTES`], and zeros up to the end of the last block. Writes nothing if the bytes do
+    /// not fit.
+    pub(super) fn write(
+        &self,
+        at: u64,
+        chunk: &mut AlignedChunk,
+        filled: usize,
+    ) -> Result<(), Failure> {
+        self.check_capacity(at.saturating_add(filled as u64))?;
+        let remaining = usize::try_from(self.bytes - at).unwrap_or(usize::MAX);
+        let padded = filled
+            .next_multiple_of(self.block)
+            .min(remaining)
+            .min(CHUNK_BYTES);
         let bytes = &mut chunk.bytes()[..padded];
         bytes[filled..].fill(0);
         let mut written = self.file.write_all_at(bytes, at);
-        if is_invalid(&written) && leave_direct(&self.file) {
+        if is_misaligned(&written) && disable_direct_io(&self.file) {
             written = self.file.write_all_at(bytes, at);
         }
         written.map_err(|error| {
             let path = self.path.display();
-            storage(format!("cannot write {path} at byte {at}: {error}"))
+            storage_failure(format!("cannot write {path} at byte {at}: {error}"))
         })
     }
 
-    /// Returns when what was written is on the device and not in a cache of it.
+    /// Returns when all written bytes are on the device itself and not in its cache.
     pub(super) fn flush(&self) -> Result<(), Failure> {
-        self.file
-            .sync_all()
-            .map_err(|error| storage(format!("cannot flush {}: {error}", self.path.display())))
+        self.file.sync_all().map_err(|error| {
+            storage_failure(format!("cannot flush {}: {error}", self.path.display()))
+        })
     }
 }
 
-/// Reads again what was written to a device, from the device itself, and compares. Fails with [`FailureKind::Verify`]
-/// if something else is there.
-pub fn read_back(path: &Path, raw: &Raw, stop: &CancellationToken) -> Result<(), Failure> {
-    let cannot = |error: io::Error| storage(format!("cannot read {}: {error}", path.display()));
-    let file = open(path, OFlags::RDONLY).map_err(|errno| cannot(errno.into()))?;
-    // A cache proves only itself. This forgets its clean pages; O_DIRECT, where there is, reads past the others too.
+/// Reads the written bytes from the device itself and compares their digest. Fails with
+/// [`FailureKind::Verify`] if it differs.
+pub fn read_back(path: &Path, raw: &RawImage, stop: &CancellationToken) -> Result<(), Failure> {
+    let cannot =
+        |error: io::Error| storage_failure(format!("cannot read {}: {error}", path.display()));
+    let file = open_direct(path, OFlags::RDONLY).map_err(|errno| cannot(errno.into()))?;
+    // Reading from the page cache would prove nothing. This drops its clean pages; O_DIRECT,
+    // where it is supported, bypasses the others.
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).map_err(|errno| cannot(errno.into()))?;
-    let mut chunk = Chunk::new();
+    let mut chunk = AlignedChunk::new();
     let mut hash = sha2::Sha256::new();
     let mut at = 0;
     while at < raw.bytes {
         if stop.is_cancelled() {
-            return Err(stopped("what was written was read again"));
+            return Err(stop_failure("the slot was read back"));
         }
         let got = read_at(&file, at, chunk.bytes()).map_err(cannot)?;
         if got == 0 {
             return Err(Failure::new(
                 FailureKind::Verify,
                 format!(
-                    "{} ends after {at} bytes, and {} were written",
+                    "{} ends after {at} bytes, but {} were written",
                     path.display(),
                     raw.bytes
                 ),
             ));
         }
-        let wanted = usize::try_from(raw.bytes - at).unwrap_or(usize::MAX);
-        let wanted = wanted.min(got);
-        hash.update(&chunk.bytes()[..wanted]);
-        at += wanted as u64;
+        let length = usize::try_from(raw.bytes - at).unwrap_or(usize::MAX);
+        let length = length.min(got);
+        hash.update(&chunk.bytes()[..length]);
+        at += length as u64;
     }
-    let found: [u8; 32] = hash.finalize().into();
-    if Sha256::from(found) == raw.sha256 {
+    let digest: [u8; 32] = hash.finalize().into();
+    if Sha256::from(digest) == raw.sha256 {
         return Ok(());
     }
     Err(Failure::new(
@@ -249,24 +273,24 @@ pub fn read_back(path: &Path, raw: &Raw, stop: &CancellationToken) -> Result<(),
              failing",
             path.display(),
             raw.bytes,
-            Sha256::from(found),
+            Sha256::from(digest),
             raw.sha256
         ),
     ))
 }
 
-/// The agent is to end.
-pub(super) fn stopped(meanwhile: &str) -> Failure {
-    let reason = format!("the agent was told to stop while {meanwhile}");
+/// The agent was stopped.
+pub(super) fn stop_failure(meanwhile: &str) -> Failure {
+    let reason = format!("the agent was stopped while {meanwhile}");
     Failure::new(FailureKind::Interrupted, reason)
 }
 
-pub(super) fn storage(reason: String) -> Failure {
+pub(super) fn storage_failure(reason: String) -> Failure {
     Failure::new(FailureKind::Storage, reason)
 }
 
-/// Opens past the page cache, or through it on a file system that does not know how.
-fn open(path: &Path, flags: OFlags) -> Result<File, Errno> {
+/// Opens a file with `O_DIRECT`, or without it on a file system that does not support it.
+fn open_direct(path: &Path, flags: OFlags) -> Result<File, Errno> {
     let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
         Err(Errno::INVAL) => rustix::fs::open(path, flags, Mode::empty()),
@@ -275,8 +299,8 @@ fn open(path: &Path, flags: OFlags) -> Result<File, Errno> {
     file.map(File::from)
 }
 
-/// Lets a file be used through the page cache from now on. Whether it was not before.
-fn leave_direct(file: &File) -> bool {
+/// Switches a file to the page cache. Returns whether it used `O_DIRECT` before.
+fn disable_direct_io(file: &File) -> bool {
     let Ok(flags) = rustix::fs::fcntl_getfl(file) else {
         return false;
     };
@@ -284,18 +308,18 @@ fn leave_direct(file: &File) -> bool {
         && rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT)).is_ok()
 }
 
-/// Whether a place, a length or memory is not aligned as the device wants it.
-fn is_invalid<T>(result: &io::Result<T>) -> bool {
+/// Whether the device refused the alignment of an offset, a length or the memory.
+fn is_misaligned<T>(result: &io::Result<T>) -> bool {
     matches!(result, Err(error) if Errno::from_io_error(error) == Some(Errno::INVAL))
 }
 
-/// Fills the buffer from a place; returns less than its length only at the end.
+/// Fills the buffer from an offset; returns less than its length only at the end of the file.
 fn read_at(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < into.len() {
         let got = file.read_at(&mut into[filled..], at + filled as u64);
-        // The rest behind a short read is no longer aligned.
-        if is_invalid(&got) && leave_direct(file) {
+        // After a short read the rest of the buffer is no longer aligned.
+        if is_misaligned(&got) && disable_direct_io(file) {
             continue;
         }
         match got {
@@ -308,12 +332,12 @@ fn read_at(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Opens, and as long as it is busy and there is patience left, pauses and opens again.
-fn patiently<T>(
+/// Opens a device and retries while it is busy, up to [`MAX_OPEN_RETRIES`] times.
+fn retry_while_busy<T>(
     mut open: impl FnMut() -> Result<T, Errno>,
     mut pause: impl FnMut(),
 ) -> Result<T, Errno> {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_OPEN_RETRIES {
         match open() {
             Err(Errno::BUSY) => pause(),
             answer => return answer,
@@ -322,8 +346,8 @@ fn patiently<T>(
     open()
 }
 
-/// Who may hold a device, in words.
-fn who_holds(device: u64) -> String {
+/// Describes what may hold a device.
+fn describe_holders(device: u64) -> String {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let numbers = format!("{major}:{minor}");
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -332,49 +356,49 @@ fn who_holds(device: u64) -> String {
     let holders: Vec<_> = holders
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    in_words(&numbers, &mounts, &holders)
+    format_holders(&numbers, &mounts, &holders)
 }
 
 /// The third field of `mountinfo` has the numbers of the device, the fifth is where it is mounted
 /// (`proc_pid_mountinfo(5)`).
-fn in_words(numbers: &str, mounts: &str, holders: &[String]) -> String {
+fn format_holders(numbers: &str, mounts: &str, holders: &[String]) -> String {
     let mounted = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         (fields.next() == Some(numbers)).then(|| fields.nth(1))?
     });
-    let mut words: Vec<_> = mounted
-        .map(|place| format!("it is mounted on {place}"))
+    let mut uses: Vec<_> = mounted
+        .map(|mount_point| format!("it is mounted on {mount_point}"))
         .collect();
-    words.extend(holders.iter().map(|name| format!("it is a part of {name}")));
-    if words.is_empty() {
+    uses.extend(holders.iter().map(|name| format!("it is a part of {name}")));
+    if uses.is_empty() {
         return "it is neither mounted here nor a part of another device, so udev, swap, a mount in another namespace \
                 or another program may hold it"
             .to_owned();
     }
-    words.join(", ")
+    uses.join(", ")
 }
 
-fn uevent(device: &Path) -> io::Result<String> {
+fn read_uevent(device: &Path) -> io::Result<String> {
     let mut text = Vec::new();
     File::open(device.join("uevent"))?
-        .take(MOST_UEVENT)
+        .take(MAX_UEVENT_BYTES)
         .read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+fn uevent_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key))
 }
 
-/// The kernel names devices from `/dev` on, some of them in a folder.
-fn is_device(name: &str) -> bool {
+/// Device names are relative to `/dev`; some contain a folder.
+fn is_device_name(name: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
     name.split('/').all(is_part)
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    let gone = [Errno::NOENT, Errno::NODEV, Errno::NXIO];
-    Errno::from_io_error(error).is_some_and(|errno| gone.contains(&errno))
+    let errnos = [Errno::NOENT, Errno::NODEV, Errno::NXIO];
+    Errno::from_io_error(error).is_some_and(|errno| errnos.contains(&errno))
 }
 
 #[cfg(test)]

@@ -1,112 +1,116 @@
-//! Whether an image can be tried here, and into which slot it goes: from what is seen to the step, without a look at
-//! anything.
+//! Decides whether an image can be tried on this machine and in which slot: from the observation to
+//! the step, without any input or output.
 
 use serde::{Deserialize, Serialize};
 
-use super::slots::{Refused, Seen, Slot, SlotState, Slots, trouble};
-use crate::model::{Failure, FailureKind, ImageChange, ImageWish, Sha256};
+use super::slots::{BootObservation, Slot, SlotError, SlotState, Slots, find_write_obstacle};
+use crate::model::{Failure, FailureKind, ImageChange, ImageSpec, Sha256};
 use crate::modules::Draft;
 use crate::os;
 
-/// Of a file that nobody knows: the record was lost, and the slot was taken for good because it runs.
-const UNKNOWN: [u8; 32] = [0; 32];
+/// Digest of an unknown file: the record was lost, and the slot counts as good because it runs.
+const UNKNOWN_DIGEST: [u8; 32] = [0; 32];
 
-/// Puts an image into a slot and lets the next boot try it.
+/// Writes an image into a slot and arms the slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
-    /// Into which slot. The other one runs.
+pub struct ImageStep {
+    /// Target slot. The other one runs.
     pub slot: Slot,
-    /// What.
-    pub wish: ImageWish,
-    /// How many bytes fit into the slot; none if that was not asked, because the image is there already.
+    /// Image to write.
+    pub spec: ImageSpec,
+    /// Size of the slot in bytes; `None` if it is unknown because the image is already there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub room: Option<u64>,
+    pub slot_capacity: Option<u64>,
 }
 
-impl Step {
-    /// The name of its kind.
+impl ImageStep {
+    /// Name of the only kind of step.
     pub const NAME: &'static str = "arm";
-    /// There is no other kind.
+    /// All step names.
     pub const NAMES: &'static [&'static str] = &[Self::NAME];
 
-    /// The wish as it is fetched: a file that is larger than the slot, packed or not, is refused while it comes. Its size
-    /// may not have been known when that was planned.
-    pub(super) fn bounded(&self) -> ImageWish {
-        let mut wish = self.wish.clone();
-        if let Some(room) = self.room {
-            wish.rules.max_bytes = match wish.rules.max_bytes {
-                0 => room,
-                most => most.min(room),
+    /// The spec for the download, which refuses a file that is larger than the slot, compressed or
+    /// not. The size may have been unknown when the update was planned.
+    pub(super) fn size_limited_spec(&self) -> ImageSpec {
+        let mut spec = self.spec.clone();
+        if let Some(slot_capacity) = self.slot_capacity {
+            spec.rules.max_bytes = match spec.rules.max_bytes {
+                0 => slot_capacity,
+                max_bytes => max_bytes.min(slot_capacity),
             };
         }
-        wish
+        spec
     }
 }
 
-/// What a plan is made of.
+/// Input of a plan.
 #[derive(Clone, Debug)]
-pub struct Observed {
-    /// What is known of the slots.
+pub struct ImageObservation {
+    /// Record of the slots.
     pub slots: Slots,
-    /// What runs, and what the loader would start.
-    pub seen: Seen,
-    /// The kernel's name of this machine's architecture.
-    pub machine: String,
-    /// Why nobody vouches for the image; none if somebody does, or if the machine's owner does not ask for it.
-    pub unsigned: Option<Failure>,
-    /// Why it cannot be written here; none if it can, as far as is known.
-    pub refused: Option<Failure>,
-    /// What stands against a trial.
+    /// The running slot and the boot entries.
+    pub boot: BootObservation,
+    /// Architecture of this machine, as the kernel names it.
+    pub architecture: String,
+    /// Why the signature is not accepted; `None` if it is, or if the owner allows unsigned images.
+    pub signature_failure: Option<Failure>,
+    /// Why the image cannot be written on this machine; `None` if no reason is known.
+    pub write_failure: Option<Failure>,
+    /// Faults of the machine that make a trial unsafe.
     pub faults: Vec<String>,
-    /// How many bytes the file has; `None` if that cannot be learnt before it is fetched.
+    /// Size of the file in bytes; `None` if it is unknown before the download.
     pub size: Option<u64>,
-    /// How many bytes fit into the slot that does not run; or why none do. `None` if it is not known which one that is.
-    pub room: Option<Result<u64, Failure>>,
+    /// Size of the slot that does not run, or why no image fits. `None` if the running slot is
+    /// unknown.
+    pub slot_capacity: Option<Result<u64, Failure>>,
 }
 
-/// Thinks. The first thing that stands against the wish is told.
-pub fn plan(wish: &ImageWish, observed: &Observed) -> Result<Draft<Step>, Failure> {
-    let Observed { slots, seen, .. } = observed;
-    let Some(booted) = seen.booted else {
-        return Err(Refused::RunningUnknown.into());
+/// Plans the update. Fails with the first obstacle.
+pub fn plan_image(
+    spec: &ImageSpec,
+    observation: &ImageObservation,
+) -> Result<Draft<ImageStep>, Failure> {
+    let ImageObservation { slots, boot, .. } = observation;
+    let Some(booted) = boot.booted else {
+        return Err(SlotError::RunningUnknown.into());
     };
-    if runs(wish, slots, seen, booted) {
+    if is_running(spec, slots, boot, booted) {
         return Ok(Draft::default());
     }
-    fits(wish, observed)?;
-    is_settled(slots, seen, booted)?;
-    has_not_failed(wish, slots)?;
-    if !observed.faults.is_empty() {
-        let faults = observed.faults.join("; ");
-        let reason = format!("an image would not be tried safely here: {faults}");
+    check_compatibility(spec, observation)?;
+    check_settled(slots, boot, booted)?;
+    check_not_failed_before(spec, slots)?;
+    if !observation.faults.is_empty() {
+        let faults = observation.faults.join("; ");
+        let reason = format!("an image cannot be tried safely on this machine: {faults}");
         return Err(Failure::new(FailureKind::Apply, reason));
     }
     let slot = booted.other();
-    let is_there = is_whole(wish, slots.state(slot));
+    let is_there = is_complete(spec, slots.state(slot));
     if !is_there {
-        has_room(wish, observed)?;
+        check_size(spec, observation)?;
     }
     Ok(Draft {
         download_bytes: if is_there {
             0
         } else {
-            observed.size.unwrap_or(0)
+            observation.size.unwrap_or(0)
         },
         reboot_expected: true,
         image: Some(ImageChange {
-            profile_name: wish.profile_name.clone(),
-            before: seen
+            profile_name: spec.profile_name.clone(),
+            before: boot
                 .image
                 .as_ref()
                 .map_or_else(String::new, |(_, id)| id.clone()),
-            wanted: wish.image_id.clone(),
+            after: spec.image_id.clone(),
         }),
-        steps: vec![Step {
+        steps: vec![ImageStep {
             slot,
-            wish: wish.clone(),
-            room: match observed.room {
-                Some(Ok(room)) => Some(room),
+            spec: spec.clone(),
+            slot_capacity: match observation.slot_capacity {
+                Some(Ok(slot_capacity)) => Some(slot_capacity),
                 _ => None,
             },
         }],
@@ -114,66 +118,70 @@ pub fn plan(wish: &ImageWish, observed: &Observed) -> Result<Draft<Step>, Failur
     })
 }
 
-/// Whether what is wished for runs and is there to stay.
-fn runs(wish: &ImageWish, slots: &Slots, seen: &Seen, booted: Slot) -> bool {
-    let SlotState::Good(what) = slots.state(booted) else {
+/// Whether the desired image runs and was committed.
+fn is_running(spec: &ImageSpec, slots: &Slots, boot: &BootObservation, booted: Slot) -> bool {
+    let SlotState::Good(slot_image) = slots.state(booted) else {
         return false;
     };
-    if what.file == Sha256::from(UNKNOWN) {
-        let image = seen.image.as_ref();
+    if slot_image.file == Sha256::from(UNKNOWN_DIGEST) {
+        let image = boot.image.as_ref();
         return image
-            .is_some_and(|(profile, id)| *profile == wish.profile_name && *id == wish.image_id);
+            .is_some_and(|(profile, id)| *profile == spec.profile_name && *id == spec.image_id);
     }
-    what.file == wish.sha256
+    slot_image.file == spec.sha256
 }
 
-/// Whether the file of an image is needed: it neither runs nor lies in the slot that it would go to.
-pub(super) fn is_missing(wish: &ImageWish, slots: &Slots, seen: &Seen) -> bool {
-    seen.booted.is_some_and(|booted| {
-        !runs(wish, slots, seen, booted) && !is_whole(wish, slots.state(booted.other()))
+/// Whether the file of the image is needed: the image neither runs nor is in its target slot.
+pub(super) fn is_file_needed(spec: &ImageSpec, slots: &Slots, boot: &BootObservation) -> bool {
+    boot.booted.is_some_and(|booted| {
+        !is_running(spec, slots, boot, booted) && !is_complete(spec, slots.state(booted.other()))
     })
 }
 
-/// Whether it is made for this machine, and by somebody whom its owner trusts. One of which nobody said for what it is
-/// made is for any.
-fn fits(wish: &ImageWish, observed: &Observed) -> Result<(), Failure> {
-    if wish.sha256 == Sha256::from(UNKNOWN) {
-        let reason = "the catalogue has no SHA-256 of the image's file, so that nobody could tell it from another; add that to \
-             the operating system at the server";
+/// Fails unless the image fits this machine and is signed by a trusted key. An image without an
+/// architecture fits any machine.
+fn check_compatibility(spec: &ImageSpec, observation: &ImageObservation) -> Result<(), Failure> {
+    if spec.sha256 == Sha256::from(UNKNOWN_DIGEST) {
+        let reason = "the catalogue has no SHA-256 of the image's file; add it to the operating \
+                      system at the server";
         return Err(Failure::new(FailureKind::Unsupported, reason));
     }
-    let own = os::debian_architecture(&observed.machine);
-    let is_for_any = wish.architecture.is_empty();
-    if !is_for_any && os::debian_architecture(&wish.architecture) != own {
+    let own = os::debian_architecture(&observation.architecture);
+    let is_for_any = spec.architecture.is_empty();
+    if !is_for_any && os::debian_architecture(&spec.architecture) != own {
         let reason = format!(
-            "the image is made for {} and this machine is one of {}; give the node a policy with another profile",
-            wish.architecture, observed.machine
+            "the image is made for {}, but this machine is {}; give the node a policy with another \
+             profile",
+            spec.architecture, observation.architecture
         );
         return Err(Failure::new(FailureKind::Unsupported, reason));
     }
-    let failure = observed.refused.as_ref().or(observed.unsigned.as_ref());
+    let failure = observation
+        .write_failure
+        .as_ref()
+        .or(observation.signature_failure.as_ref());
     failure.cloned().map_or(Ok(()), Err)
 }
 
-/// Whether what runs is there to stay, so that there is something to come back to.
-fn is_settled(slots: &Slots, seen: &Seen, booted: Slot) -> Result<(), Failure> {
+/// Fails unless the running image was committed, so that there is an image to return to.
+fn check_settled(slots: &Slots, boot: &BootObservation, booted: Slot) -> Result<(), Failure> {
     if matches!(slots.state(booted), SlotState::Trial { .. }) {
         let reason = format!(
-            "what runs in {booted} is on trial: until that is decided no other image is tried"
+            "the image in {booted} is on trial: no other image is tried until the trial ends"
         );
         return Err(Failure::new(FailureKind::Plan, reason));
     }
-    trouble(slots, seen).map_or(Ok(()), |refused| Err(refused.into()))
+    find_write_obstacle(slots, boot).map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// Whether it is not one that failed here; an order goes over that.
-fn has_not_failed(wish: &ImageWish, slots: &Slots) -> Result<(), Failure> {
-    match slots.known_bad(&wish.sha256) {
-        Some(bad) if !wish.again => {
+/// Fails if the image failed on this node before, unless a retry was ordered.
+fn check_not_failed_before(spec: &ImageSpec, slots: &Slots) -> Result<(), Failure> {
+    match slots.find_bad(&spec.sha256) {
+        Some(bad) if !spec.allow_retry => {
             let reason = format!(
-                "the image {} failed here at {} and is not tried again by itself: {}; a person may order it, or forget \
-                 that with `evenkeel-agent image forget {}`",
-                wish.image_id,
+                "the image {} failed here at {} and is not tried again automatically: {}; order a \
+                 retry at the server, or forget the failure with `evenkeel-agent image forget {}`",
+                spec.image_id,
                 bad.at.format("%Y-%m-%dT%H:%M:%SZ"),
                 bad.why,
                 bad.file
@@ -184,39 +192,42 @@ fn has_not_failed(wish: &ImageWish, slots: &Slots) -> Result<(), Failure> {
     }
 }
 
-/// Whether the image lies in a slot, whole, and nothing starts it.
-pub(super) fn is_written(wish: &ImageWish, state: &SlotState) -> bool {
-    matches!(state, SlotState::Written(_)) && is_whole(wish, state)
+/// Whether the complete image is in a slot and nothing starts it.
+pub(super) fn is_written(spec: &ImageSpec, state: &SlotState) -> bool {
+    matches!(state, SlotState::Written(_)) && is_complete(spec, state)
 }
 
-/// Whether the image lies in a slot, whole: also one that was armed by an attempt of which nothing else is left.
-fn is_whole(wish: &ImageWish, state: &SlotState) -> bool {
+/// Whether the complete image is in a slot. Includes a slot that an attempt armed whose journal was
+/// lost.
+fn is_complete(spec: &ImageSpec, state: &SlotState) -> bool {
     match state {
-        SlotState::Written(what) | SlotState::Armed { what, .. } => {
-            what.file == wish.sha256 && what.raw.is_some()
+        SlotState::Written(image) | SlotState::Armed { image, .. } => {
+            image.file == spec.sha256 && image.raw.is_some()
         }
         _ => false,
     }
 }
 
-/// Whether the file may be as long as it is, and could fit. Unpacked it may still be too long: then writing it fails.
-fn has_room(wish: &ImageWish, observed: &Observed) -> Result<(), Failure> {
-    let room = match &observed.room {
-        Some(Ok(room)) => Some(*room),
+/// Fails if the file is larger than the policy or the slot allows. The unpacked image may still be
+/// too large: then writing it fails.
+fn check_size(spec: &ImageSpec, observation: &ImageObservation) -> Result<(), Failure> {
+    let slot_capacity = match &observation.slot_capacity {
+        Some(Ok(slot_capacity)) => Some(*slot_capacity),
         Some(Err(failure)) => return Err(failure.clone()),
         None => None,
     };
-    let Some(size) = observed.size else {
+    let Some(size) = observation.size else {
         return Ok(());
     };
-    let most = wish.rules.max_bytes;
-    if most > 0 && size > most {
-        let reason = format!("the image has {size} bytes and the policy allows {most}");
+    let max_bytes = spec.rules.max_bytes;
+    if max_bytes > 0 && size > max_bytes {
+        let reason = format!("the image has {size} bytes and the policy allows {max_bytes}");
         return Err(Failure::new(FailureKind::Plan, reason));
     }
-    match room {
-        Some(room) if size > room => {
-            let reason = format!("the image has {size} bytes and its slot has room for {room}");
+    match slot_capacity {
+        Some(slot_capacity) if size > slot_capacity => {
+            let reason =
+                format!("the image has {size} bytes and its slot has room for {slot_capacity}");
             Err(Failure::new(FailureKind::Storage, reason))
         }
         _ => Ok(()),

@@ -1,29 +1,36 @@
-//! Two slots, what lies in each, and what may become of it.
+//! Two slots, the image in each, and the state machine of an update.
 //!
-//! The record says what the agent knows of its slots. It is changed by [`step`] alone, one total function without a
-//! disk or a clock, and it is on the disk before the agent goes on ([`SlotFile`]). At each start [`reconcile()`]
-//! compares it with what the boot loader knows and says what is to be mended. So the record never has to be right about
-//! a moment at which the power went: it has to be right about what may be trusted, and the order of the writes sees to
-//! that.
+//! The record holds what the agent knows of its slots. Only [`step`] changes it, a total function
+//! without I/O or a clock, and the record is on disk before the agent continues ([`SlotFile`]). At
+//! each start, [`reconcile()`] compares the record with the boot entries and lists the necessary
+//! repairs. So the record does not have to be exact at the moment of a power cut. It only has to be
+//! right about which slots can be trusted, and the order of the writes ensures that.
 //!
-//! | | Write | Why it stands there |
-//! | --- | --- | --- |
-//! | W0 | record: [`Event::Begin`] | intent first: nobody trusts the slot any more; and this step is the guard |
-//! | W1 | its boot entries are removed | nothing may boot what will be torn |
-//! | W2 | the slot is written and read back | |
-//! | W3 | record: [`Event::Wrote`] | no network is needed from here |
-//! | W4 | its kernel is put beside the loader | no entry names half a kernel |
-//! | W5 | record: [`Event::Arm`] | who boots it must know that it is a trial |
-//! | **W6** | a boot entry with a counter | first point of no return; the last good one has no counter |
-//! | W8 | record: [`Event::Booted`], by the image on trial | evidence, if no other word comes |
-//! | W9 | record: [`Event::Passed`] | a cut in W10 must not brand it |
-//! | **W10** | the counter is taken from the entry | second point of no return, only after health |
-//! | W11 | record: [`Event::Committed`] | |
-//! | U1 | record: [`Event::Failed`] | reason first |
-//! | U1 | or record: [`Event::Undecided`], if only the server was missing | on trial still: a cut here brands nothing |
-//! | U2, U3 | its boot entry is removed; reset | does not rely on the loader's counting |
+//! An update makes these writes, in this order:
 //!
-//! What holds whatever happens is tried in `tests/model.rs`, over all interleavings.
+//! | Write | Reason for its position |
+//! | --- | --- |
+//! | record: [`SlotEvent::Begin`] | intent first: the slot is no longer trusted, and this step checks the guards |
+//! | the boot entries of the slot are removed | nothing may boot a slot that is being written |
+//! | the slot is written and read back | |
+//! | record: [`SlotEvent::Wrote`] | the network is not needed any more |
+//! | the kernel of the slot is installed on the ESP | no entry may refer to an incomplete kernel |
+//! | record: [`SlotEvent::Arm`] | the image that boots must know that it is on trial |
+//! | **a boot entry with a counter is created** | first point of no return; the last good slot has no counter |
+//! | record: [`SlotEvent::Booted`], by the image on trial | evidence of the boot, if nothing else is recorded |
+//! | record: [`SlotEvent::Passed`] | a power cut during the blessing must not make the image bad |
+//! | **the counter is removed from the entry: the blessing** | second point of no return, only if the image is healthy |
+//! | record: [`SlotEvent::Committed`] | |
+//!
+//! An unsuccessful trial makes these:
+//!
+//! | Write | Reason for its position |
+//! | --- | --- |
+//! | record: [`SlotEvent::Failed`] | reason first |
+//! | or record: [`SlotEvent::Undecided`], if only the server was unreachable | the slot stays on trial, so a power cut here makes no image bad |
+//! | its boot entry is removed, then the machine is reset | does not depend on the counting of the loader |
+//!
+//! `tests/model.rs` checks the invariants over all interleavings.
 
 mod file;
 mod reconcile;
@@ -35,101 +42,106 @@ mod tests;
 use crate::model::{Failure, FailureKind};
 
 pub use self::file::SlotFile;
-pub use self::reconcile::{Mend, reconcile};
-pub use self::record::{BadImage, Doubt, Raw, Slot, SlotState, Slots, Undecided, What};
-pub use self::table::{step, trouble};
+pub use self::reconcile::{BootRepair, reconcile};
+pub use self::record::{
+    BadImage, RawImage, Slot, SlotImage, SlotState, Slots, UndecidedImage, UndecidedReason,
+};
+pub use self::table::{find_write_obstacle, step};
 
-/// Something that happens to a slot.
+/// An event of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// An image is about to be written into it (W0).
+pub enum SlotEvent {
+    /// An image is about to be written.
     Begin {
-        /// Which. What is known of its bytes is not taken over: they are not there yet.
-        what: What,
-        /// Whether a person ordered it although it failed here before.
-        again: bool,
+        /// The image. Its `raw` is ignored, because the content is not written yet.
+        image: SlotImage,
+        /// Whether a retry of a bad image is permitted.
+        allow_retry: bool,
     },
-    /// All of it is there and was read back (W3).
-    Wrote(Raw),
-    /// What lies there is not what was written, or the writing failed.
-    Spoilt,
-    /// It is about to be given a boot entry (W5).
+    /// The image was written completely and read back.
+    Wrote(RawImage),
+    /// Writing failed, or the content is not what was written.
+    Corrupted,
+    /// The slot is about to get a boot entry.
     Arm {
-        /// Whether a person ordered it although it failed here before.
-        again: bool,
+        /// Whether a retry of a bad image is permitted.
+        allow_retry: bool,
     },
-    /// It is what runs. Said at each start, and counted once a boot (W8).
+    /// The slot runs. Reported at each start, and counted once per boot.
     Booted,
-    /// It runs and is healthy (W9).
+    /// The slot runs and is healthy.
     Passed,
-    /// Its boot entry has no counter any more (W11).
+    /// The boot entry of the slot has no counter any more.
     Committed,
-    /// It runs, and everything that is its own was well until the deadline. Only the server could not be reached, which
-    /// may be the server's fault. Said by the image on trial (U1); what runs instead takes it for written. Of an image
-    /// that ended so too often it is a failure.
+    /// The slot ran, and everything except the connection to the server was healthy until the
+    /// deadline. The server may be the cause. The image on trial reports this event; the slot that
+    /// runs next marks the image as written again. After too many such trials of an image the event
+    /// is a failure.
     Undecided {
-        /// For a person.
+        /// Reason, for display.
         why: String,
-        /// The last lines of its log.
+        /// Last lines of the log.
         log: String,
     },
-    /// It does not do. Said by the image on trial itself (U1), or later by who knows more about it.
+    /// The image failed. Reported by the image on trial, or later by the slot that runs instead,
+    /// which may know more.
     Failed {
-        /// For a person.
+        /// Reason, for display.
         why: String,
-        /// The last lines of its log.
+        /// Last lines of the log.
         log: String,
     },
-    /// It was tried, and another slot runs. Said by what runs instead.
+    /// The image was tried, and another slot runs. Reported by the slot that runs.
     FellBack {
-        /// For a person.
+        /// Reason, for display.
         why: String,
     },
-    /// It was armed, and nothing ever booted it, or it is not to be booted any more. Its boot entry is gone.
+    /// The slot was armed, but never booted, or must not be booted any more. Its boot entry is
+    /// removed.
     NotTried,
 }
 
-/// The boot entry of a slot, as it was found.
+/// Observed boot entry of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Entry {
-    /// There is none: nothing boots the slot.
+pub enum BootEntry {
+    /// No entry: nothing boots the slot.
     Absent,
-    /// It is on trial.
+    /// The slot is on trial.
     Counted {
-        /// Boots that are left to it.
+        /// Remaining boots.
         left: u8,
-        /// Boots that began and were not blessed.
+        /// Boots that started and were not blessed.
         done: u8,
     },
-    /// It counts nothing, so it is booted for ever.
+    /// No counter: the slot boots permanently.
     Plain,
-    /// The slot was chosen for one boot only, by a boot control that counts nothing. Whether that boot has been is not
-    /// known.
-    Once,
-    /// It is not as the agent makes them. In words.
-    Strange(String),
+    /// Selected for one boot, by a boot control that counts no boots. It is not known whether that
+    /// boot happened.
+    OneShot,
+    /// The agent did not write it like this; the text says why.
+    Invalid(String),
 }
 
-/// What the boot control sees at this moment.
+/// What the boot control observes at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// The slot that runs; none if that cannot be told.
+pub struct BootObservation {
+    /// The running slot, if it is known.
     pub booted: Option<Slot>,
-    /// The id of this boot.
+    /// ID of this boot.
     pub boot_id: String,
-    /// The profile and the id of the image that runs, as the image itself says.
+    /// Profile and ID of the running image, as the image itself reports them.
     pub image: Option<(String, String)>,
-    /// The boot entry of slot a.
-    pub a: Entry,
-    /// The boot entry of slot b.
-    pub b: Entry,
+    /// Boot entry of slot A.
+    pub a: BootEntry,
+    /// Boot entry of slot B.
+    pub b: BootEntry,
     /// Boot entries that are not the agent's.
     pub foreign: Vec<String>,
 }
 
-impl Seen {
-    /// The boot entry of a slot.
-    pub fn entry(&self, slot: Slot) -> &Entry {
+impl BootObservation {
+    /// Boot entry of a slot.
+    pub fn entry(&self, slot: Slot) -> &BootEntry {
         match slot {
             Slot::A => &self.a,
             Slot::B => &self.b,
@@ -137,90 +149,90 @@ impl Seen {
     }
 }
 
-/// Why nothing comes of an event. The record stays as it was.
+/// Why an event is refused. The record does not change then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The state of the slot has no place for it.
+pub enum SlotError {
+    /// The event does not fit the state of the slot.
     #[error("{event} is not possible: the slot {slot} {state}")]
-    OutOfPlace {
-        /// Which slot.
+    InvalidState {
+        /// The slot.
         slot: Slot,
-        /// What it does or holds, in words.
+        /// Description of its state.
         state: &'static str,
-        /// What was to happen, in words.
+        /// Description of the event.
         event: &'static str,
     },
-    /// It is what runs.
+    /// The slot runs.
     #[error("{event} is not possible: the slot {slot} is what runs")]
-    Runs {
-        /// Which slot.
+    IsRunning {
+        /// The slot.
         slot: Slot,
-        /// What was to happen, in words.
+        /// Description of the event.
         event: &'static str,
     },
-    /// It is not what runs.
+    /// The slot does not run.
     #[error("{event} is not possible: the slot {slot} is not what runs")]
-    RunsNot {
-        /// Which slot.
+    IsNotRunning {
+        /// The slot.
         slot: Slot,
-        /// What was to happen, in words.
+        /// Description of the event.
         event: &'static str,
     },
-    /// Nobody knows what runs.
+    /// The running slot is not known.
     #[error(
-        "it is not known which slot runs, so none is written; start the machine through one of the agent's boot entries"
+        "it is not known which slot runs, so no slot is written; start the machine through one of the agent's boot entries"
     )]
     RunningUnknown,
-    /// What runs has not proved itself.
+    /// The running slot has not proved itself.
     #[error(
-        "the slot {slot} runs and {state}, so no other is written; start the machine from a slot that the agent knows \
-         to be good"
+        "the slot {slot} runs and {state}, so the other slot is not written; start the machine from a slot that is known to be \
+         good"
     )]
     RunningNotGood {
-        /// The slot that runs.
+        /// The running slot.
         slot: Slot,
-        /// What it does or holds, in words.
+        /// Description of its state.
         state: &'static str,
     },
-    /// Nothing would boot if the other slot failed.
+    /// Nothing could boot if the other slot failed.
     #[error(
-        "the slot {slot} runs and has no boot entry of its own without a counter, so there would be no way back; make \
-         that entry again"
+        "the slot {slot} runs and has no boot entry without a counter, so a failed trial could not fall back to it; create that \
+         entry again"
     )]
-    NoWayBack {
-        /// The slot that runs.
+    NoFallback {
+        /// The running slot.
         slot: Slot,
     },
-    /// It failed here before.
+    /// The image failed on this node before.
     #[error(
-        "the image {image_id} failed on this node before ({why}); it is tried again by an order, or once it is \
-         forgotten with `evenkeel-agent image forget`"
+        "the image {image_id} failed on this node before ({why}); request a retry, or forget the failure with \
+         `evenkeel-agent image forget`"
     )]
     KnownBad {
-        /// The image.
+        /// ID of the image.
         image_id: String,
-        /// How it failed.
+        /// Reason of the failure.
         why: String,
     },
-    /// It did not prove itself.
+    /// The image did not prove itself.
     #[error("the slot {slot} cannot be committed before it was found healthy")]
     NotPassed {
-        /// Which slot.
+        /// The slot.
         slot: Slot,
     },
-    /// The loader still counts.
+    /// The loader still counts boots.
     #[error("the slot {slot} cannot be committed before its boot entry has no counter")]
     NotBlessed {
-        /// Which slot.
+        /// The slot.
         slot: Slot,
     },
-    /// Names of boot entries are never used twice.
-    #[error("there is no number left for a boot entry: remove the record of the slots")]
-    NoNumberLeft,
+    /// Each boot entry needs a new sequence number.
+    #[error("there is no sequence number left for a boot entry: remove the record of the slots")]
+    SequenceExhausted,
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
+impl From<SlotError> for Failure {
+    fn from(refused: SlotError) -> Self {
         Self::new(FailureKind::Plan, refused.to_string())
     }
 }

@@ -1,12 +1,12 @@
-//! Fetching files over HTTP/1.1, with TLS: one request for the rest of a file at a time.
+//! Downloads files over HTTP/1.1, with TLS: one request for the rest of a file at a time.
 //!
-//! This is the half that speaks. What an answer means is judged in `answer`, how fast is fetched in `pace`, and what is
-//! kept of it, and when it is asked for again, is for the spool to say.
+//! This module sends requests. `response` classifies the responses, `pacing` limits the rate, and
+//! the spool decides what is stored and when the next request follows.
 
 mod address;
-mod answer;
-mod line;
-pub(super) mod pace;
+mod connection;
+pub(super) mod pacing;
+mod response;
 mod roots;
 
 use std::fmt;
@@ -26,121 +26,123 @@ use serde::Deserialize;
 use tokio_rustls::TlsConnector;
 use url::{ParseError, Position, Url};
 
-use self::address::{host, is_at, is_host, is_permitted, shown};
-use self::answer::Told;
-use self::line::{Reply, in_words};
+use self::address::{check_permitted, has_authority, has_host, host_and_port, redact_address};
+use self::connection::{HttpResponse, format_duration};
+use self::response::ResponseKind;
 use crate::link::proxy::{connect, unbracketed};
-use crate::link::{Floor, Proxy};
+use crate::link::{Proxy, TimeFloor};
 use crate::model::{Failure, FailureKind};
 
-pub(super) use self::answer::Asked;
-pub(super) use self::line::{Heard, Line, Patience};
+pub(super) use self::connection::{BodyEvent, ResponseBody, StallLimits};
+pub(super) use self::response::RangeRequest;
 
-/// More redirects than this lead nowhere.
-const MOST_REDIRECTS: usize = 5;
+/// Maximum number of redirects for one file.
+const MAX_REDIRECTS: usize = 5;
 
-/// What the agent says of itself.
+/// `User-Agent` header of the agent.
 const USER_AGENT: &str = concat!("evenkeel-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Where images may come from.
+/// Sources of images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebSettings {
-    /// Files in PEM form with the authorities that alone may vouch for a server of images. None for the one that alone
-    /// vouches for the node's own server; if there is no such one, for those that the system trusts.
+    /// PEM files with the only certificate authorities that are trusted for image servers. If
+    /// empty: the authority that is trusted for the node's own server, or else those of the system.
     pub roots: Vec<PathBuf>,
-    /// Other hosts to which a server may send the agent on.
+    /// Other hosts to which a server may redirect the agent.
     pub hosts: Vec<String>,
-    /// Whether an image may come without TLS. Its digest proves what it is; who sees or hinders it, nobody can tell.
+    /// Whether images may be downloaded without TLS. The digest proves the content, but others can
+    /// see or block the download.
     pub plain_http: bool,
-    /// What an address of an image that names no server is relative to, as `https://HOST[:PORT]/PATH`; empty for none.
+    /// Base of relative image addresses, as `https://HOST[:PORT]/PATH`; empty for none.
     pub release_service: String,
-    /// `HOST:PORT` of the node's own server. It is shown the node's bearer token, and beside it only a release service
-    /// on the same host; both only over TLS.
+    /// `HOST:PORT` of the node's own server. The bearer token is sent only to it and to a release
+    /// service on the same host, and only over TLS.
     #[serde(skip)]
-    pub home: String,
+    pub own_server: String,
 }
 
-/// Fetches files. A clone is another handle to the same: what one learns, all know.
+/// Downloads files. All clones share their state.
 #[derive(Clone)]
-pub struct Web {
-    inner: Arc<Inner>,
+pub struct WebClient {
+    inner: Arc<WebClientInner>,
 }
 
-struct Inner {
+struct WebClientInner {
     settings: WebSettings,
     release_service: Option<Url>,
     proxy: Option<Proxy>,
-    /// Not there if nobody is trusted.
+    /// `None` if no authority is trusted.
     tls: Option<TlsConnector>,
     token: RwLock<Option<HeaderValue>>,
 }
 
-impl fmt::Debug for Web {
+impl fmt::Debug for WebClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Web")
+        f.debug_struct("WebClient")
             .field("settings", &self.inner.settings)
             .finish_non_exhaustive()
     }
 }
 
-/// No bytes come, and what to do about it.
+/// Why no bytes came, and whether a retry may help.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    /// It may help to try again.
-    Later {
-        /// Why nothing came.
+pub(super) enum DownloadError {
+    /// A retry may help.
+    Transient {
+        /// The reason.
         why: String,
-        /// Not before this time has passed, if the server says so.
-        after: Option<Duration>,
+        /// Minimum delay that the server named.
+        retry_after: Option<Duration>,
     },
-    /// To try again would end alike.
-    Final(Failure),
+    /// A retry would fail as well.
+    Permanent(Failure),
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for DownloadError {
     fn from(failure: Failure) -> Self {
-        Self::Final(failure)
+        Self::Permanent(failure)
     }
 }
 
-fn later(why: impl Into<String>) -> Trouble {
-    Trouble::Later {
+fn transient(why: impl Into<String>) -> DownloadError {
+    DownloadError::Transient {
         why: why.into(),
-        after: None,
+        retry_after: None,
     }
 }
 
-/// What a request for the rest of a file brought.
-pub(super) enum Opened {
-    /// Bytes follow, from `from`: where it was asked to, or from 0.
-    Line {
-        line: Line,
+/// Result of a request for the rest of a file.
+pub(super) enum OpenedFile {
+    /// Bytes follow from offset `from`: the requested one, or 0.
+    Body {
+        body: ResponseBody,
         from: u64,
         total: Option<u64>,
         etag: Option<String>,
     },
-    /// What the server has is not the rest of what is there.
-    Astray(String),
-    /// What the server has ends before.
-    Past,
+    /// The server did not send the requested rest of the file.
+    WrongPart(String),
+    /// The file at the server ends before the requested byte.
+    RangeNotSatisfiable,
 }
 
-impl Web {
-    /// Reads who is trusted, and looks at certificates no earlier than the floor. Nothing is sent yet. Fails if a file
-    /// with authorities cannot be used, or the address of the release service is none.
+impl WebClient {
+    /// Loads the trusted authorities. Certificates are verified at a time that is not before the
+    /// floor. Sends nothing. Fails if a file of authorities or the address of the release service
+    /// is invalid.
     pub fn new(
         settings: WebSettings,
         proxy: Option<Proxy>,
-        floor: Arc<Floor>,
+        floor: Arc<TimeFloor>,
     ) -> Result<Self, Failure> {
         let release_service = match settings.release_service.trim() {
             "" => None,
-            text => Some(address::base(text, settings.plain_http)?),
+            text => Some(address::parse_base_address(text, settings.plain_http)?),
         };
-        let tls = roots::tls(&settings.roots, floor)?;
+        let tls = roots::build_connector(&settings.roots, floor)?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(WebClientInner {
                 settings,
                 release_service,
                 proxy,
@@ -150,26 +152,26 @@ impl Web {
         })
     }
 
-    /// Shows the server another bearer token from now on.
-    pub fn renew(&self, credential: &Secret) {
+    /// Sets the bearer token for later requests.
+    pub fn set_credential(&self, credential: &Secret) {
         let token = HeaderValue::try_from(format!("Bearer {}", credential.reveal()));
         let token = if let Ok(mut token) = token {
             token.set_sensitive(true);
             Some(token)
         } else {
-            tracing::warn!("the credential is no token: images are fetched without it");
+            tracing::warn!("the credential is not a valid token: images are downloaded without it");
             None
         };
         let current = self.inner.token.write();
         *current.unwrap_or_else(PoisonError::into_inner) = token;
     }
 
-    /// The whole address of an image.
-    pub(super) fn address(&self, text: &str) -> Result<Url, Failure> {
+    /// Resolves the address of an image.
+    pub(super) fn resolve_address(&self, text: &str) -> Result<Url, Failure> {
         let bad = |why: &str| {
-            failure(format!(
+            download_failure(format!(
                 "the image's address {:?} cannot be used: {why}; the release must name another",
-                shown(text)
+                redact_address(text)
             ))
         };
         let url = match Url::parse(text) {
@@ -187,160 +189,170 @@ impl Web {
             }
             Err(error) => return Err(bad(&error.to_string())),
         };
-        is_permitted(&url, self.inner.settings.plain_http).map_err(|why| bad(&why))?;
+        check_permitted(&url, self.inner.settings.plain_http).map_err(|why| bad(&why))?;
         Ok(url)
     }
 
-    /// The size of a file; `None` if the server does not say, or cannot be asked right now. Takes at most `within`.
-    pub(super) async fn size(
+    /// Size of a file; `None` if the server does not announce it or cannot be reached now. Takes at
+    /// most `within`.
+    pub(super) async fn query_size(
         &self,
         url: &Url,
         within: Duration,
         now: DateTime<Utc>,
     ) -> Result<Option<u64>, Failure> {
-        let asked = Asked::default();
-        let following = self.follow(url, &asked, &Method::HEAD, now);
-        let (told, reply) = match tokio::time::timeout(within, following).await {
+        let requested = RangeRequest::default();
+        let following = self.follow_redirects(url, &requested, &Method::HEAD, now);
+        let (kind, reply) = match tokio::time::timeout(within, following).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(Trouble::Final(failure))) => return Err(failure),
-            Ok(Err(Trouble::Later { why, .. })) => {
+            Ok(Err(DownloadError::Permanent(failure))) => return Err(failure),
+            Ok(Err(DownloadError::Transient { why, .. })) => {
                 tracing::info!(why, "the size of the image is not known yet");
                 return Ok(None);
             }
             Err(_) => return Ok(None),
         };
-        match told {
-            Told::Whole { total, .. } => Ok(total),
-            // Such as a server that knows no HEAD, or an address that was signed for GET only.
-            Told::Refused if !is_gone(reply.status) => Ok(None),
-            Told::Refused => Err(refused(url, reply.status)),
+        match kind {
+            ResponseKind::WholeFile { total, .. } => Ok(total),
+            // For example a server without HEAD, or an address that is signed for GET only.
+            ResponseKind::Refused if !is_gone(reply.status) => Ok(None),
+            ResponseKind::Refused => Err(refusal_failure(url, reply.status)),
             _ => Ok(None),
         }
     }
 
-    /// Asks for (the rest of) a file. Takes at most `within` until its first byte may come.
+    /// Requests (the rest of) a file. Waits at most `within` for the head of the response.
     pub(super) async fn open(
         &self,
         url: &Url,
-        asked: &Asked,
+        requested: &RangeRequest,
         within: Duration,
         now: DateTime<Utc>,
-    ) -> Result<Opened, Trouble> {
-        let following = self.follow(url, asked, &Method::GET, now);
+    ) -> Result<OpenedFile, DownloadError> {
+        let following = self.follow_redirects(url, requested, &Method::GET, now);
         let Ok(answer) = tokio::time::timeout(within, following).await else {
-            return Err(later(format!(
+            return Err(transient(format!(
                 "{} did not answer within {}",
-                host(url),
-                in_words(within)
+                host_and_port(url),
+                format_duration(within)
             )));
         };
-        let (told, reply) = answer?;
-        match told {
-            Told::Whole { total, etag } => Ok(Opened::Line {
-                line: reply.line,
+        let (kind, reply) = answer?;
+        match kind {
+            ResponseKind::WholeFile { total, etag } => Ok(OpenedFile::Body {
+                body: reply.body,
                 from: 0,
                 total,
                 etag,
             }),
-            Told::Rest { total, etag } => Ok(Opened::Line {
-                line: reply.line,
-                from: asked.from,
+            ResponseKind::RestOfFile { total, etag } => Ok(OpenedFile::Body {
+                body: reply.body,
+                from: requested.from,
                 total: Some(total),
                 etag,
             }),
-            Told::Astray(why) => Ok(Opened::Astray(why)),
-            Told::Past => Ok(Opened::Past),
-            Told::Busy { after } => Err(Trouble::Later {
-                why: format!("{} says {}", host(url), reply.status),
-                after,
+            ResponseKind::WrongPart(why) => Ok(OpenedFile::WrongPart(why)),
+            ResponseKind::RangeNotSatisfiable => Ok(OpenedFile::RangeNotSatisfiable),
+            ResponseKind::Busy { retry_after } => Err(DownloadError::Transient {
+                why: format!("{} responds {}", host_and_port(url), reply.status),
+                retry_after,
             }),
-            Told::Elsewhere(_) | Told::Refused => Err(refused(url, reply.status).into()),
+            ResponseKind::Redirect(_) | ResponseKind::Refused => {
+                Err(refusal_failure(url, reply.status).into())
+            }
         }
     }
 
-    /// Asks, and asks again where the answer says that the file is elsewhere. The meaning is never that.
-    async fn follow(
+    /// Sends a request and follows redirects. The result is never a redirect.
+    async fn follow_redirects(
         &self,
         first: &Url,
-        asked: &Asked,
+        requested: &RangeRequest,
         method: &Method,
         now: DateTime<Utc>,
-    ) -> Result<(Told, Reply), Trouble> {
+    ) -> Result<(ResponseKind, HttpResponse), DownloadError> {
         let mut url = first.clone();
-        for _ in 0..=MOST_REDIRECTS {
-            let reply = self.exchange(&url, asked, method).await?;
-            match answer::judge(&reply.head(), asked, now) {
-                Told::Elsewhere(to) => url = self.next(first, &url, &to)?,
-                told => return Ok((told, reply)),
+        for _ in 0..=MAX_REDIRECTS {
+            let reply = self.send_request(&url, requested, method).await?;
+            match response::classify_response(&reply.head(), requested, now) {
+                ResponseKind::Redirect(to) => url = self.redirect_target(first, &url, &to)?,
+                kind => return Ok((kind, reply)),
             }
         }
-        Err(failure(format!(
-            "{} sends the agent on more than {MOST_REDIRECTS} times; the release must name the address where the image \
-             is",
-            host(first)
+        Err(download_failure(format!(
+            "{} redirects the agent more than {MAX_REDIRECTS} times; the release must name the \
+             address where the image is",
+            host_and_port(first)
         ))
         .into())
     }
 
-    /// Where a redirect leads, if it may be followed.
-    fn next(&self, first: &Url, from: &Url, to: &str) -> Result<Url, Failure> {
+    /// Resolves a redirect. Fails if it must not be followed.
+    fn redirect_target(&self, first: &Url, from: &Url, to: &str) -> Result<Url, Failure> {
         let bad = |why: &str| {
-            failure(format!(
-                "{} sends the agent on to {:?}: {why}",
-                host(from),
-                shown(to)
+            download_failure(format!(
+                "{} redirects the agent to {:?}: {why}",
+                host_and_port(from),
+                redact_address(to)
             ))
         };
         let url = from.join(to).map_err(|error| bad(&error.to_string()))?;
         if from.scheme() == "https" && url.scheme() != "https" {
-            return Err(bad("what began with TLS must not go on without it"));
+            return Err(bad(
+                "a download that began with TLS must not continue without it",
+            ));
         }
-        is_permitted(&url, self.inner.settings.plain_http).map_err(|why| bad(&why))?;
-        let named = self
+        check_permitted(&url, self.inner.settings.plain_http).map_err(|why| bad(&why))?;
+        let is_listed = self
             .inner
             .settings
             .hosts
             .iter()
-            .any(|known| is_host(&url, known));
-        if url.origin() != first.origin() && !named {
+            .any(|listed| has_host(&url, listed));
+        if url.origin() != first.origin() && !is_listed {
             return Err(bad(
-                "that is another server, and not among image.web.hosts in agent.toml",
+                "that is another server, which is not listed in image.web.hosts in agent.toml",
             ));
         }
         Ok(url)
     }
 
-    /// One request, on a connection of its own.
-    async fn exchange(&self, url: &Url, asked: &Asked, method: &Method) -> Result<Reply, Trouble> {
-        let request = self.request(url, asked, method)?;
+    /// Sends one request on a connection of its own.
+    async fn send_request(
+        &self,
+        url: &Url,
+        requested: &RangeRequest,
+        method: &Method,
+    ) -> Result<HttpResponse, DownloadError> {
+        let request = self.build_request(url, requested, method)?;
         let name = unbracketed(url.host_str().unwrap_or_default());
         let port = url.port_or_known_default().unwrap_or(443);
         let cannot = |error: io::Error| {
             let why = chain(&error);
-            later(format!("{} cannot be reached: {why}", host(url)))
+            transient(format!("{} cannot be reached: {why}", host_and_port(url)))
         };
         let stream = connect(self.inner.proxy.as_ref(), name, port).await;
         let stream = stream.map_err(cannot)?;
         if url.scheme() == "http" {
-            return line::speak(stream, request).await;
+            return connection::send(stream, request).await;
         }
         let tls = self.inner.tls.as_ref().ok_or_else(|| {
-            failure(format!(
-                "nobody is trusted to vouch for {}: install ca-certificates, or name a file with its authority as \
-                 image.web.roots in agent.toml",
-                host(url)
+            download_failure(format!(
+                "no certificate authority is trusted for {}: install ca-certificates, or name a \
+                 file with its authority in image.web.roots in agent.toml",
+                host_and_port(url)
             ))
         })?;
         let server = ServerName::try_from(name.to_owned())
-            .map_err(|_| failure(format!("{name:?} is no name of a host")))?;
+            .map_err(|_| download_failure(format!("{name:?} is not a host name")))?;
         let stream = tls.connect(server, stream).await.map_err(cannot)?;
-        line::speak(stream, request).await
+        connection::send(stream, request).await
     }
 
-    fn request(
+    fn build_request(
         &self,
         url: &Url,
-        asked: &Asked,
+        requested: &RangeRequest,
         method: &Method,
     ) -> Result<Request<Empty<Bytes>>, Failure> {
         let mut request = Request::builder()
@@ -351,12 +363,12 @@ impl Web {
                 &url[Position::BeforeHost..Position::AfterPort],
             )
             .header(header::USER_AGENT, USER_AGENT)
-            // The digest is that of the file as it lies at the server.
+            // The digest is that of the file as it is stored at the server.
             .header(header::ACCEPT_ENCODING, "identity")
             .header(header::CONNECTION, "close");
-        if asked.from > 0 {
-            request = request.header(header::RANGE, format!("bytes={}-", asked.from));
-            if let Some(etag) = &asked.etag {
+        if requested.from > 0 {
+            request = request.header(header::RANGE, format!("bytes={}-", requested.from));
+            if let Some(etag) = &requested.etag {
                 request = request.header(header::IF_RANGE, etag);
             }
         }
@@ -364,18 +376,23 @@ impl Web {
             request = request.header(header::AUTHORIZATION, token);
         }
         let request = request.body(Empty::new());
-        request.map_err(|error| failure(format!("{} cannot be asked: {error}", host(url))))
+        request.map_err(|error| {
+            download_failure(format!(
+                "cannot build the request to {}: {error}",
+                host_and_port(url)
+            ))
+        })
     }
 
-    /// The bearer token, for the node's own server and a release service on its host. What else listens there, on other
-    /// ports, may be anybody's.
+    /// The bearer token, only for the node's own server and a release service on its host. Other
+    /// ports of the host may belong to other services.
     fn token_for(&self, url: &Url) -> Option<HeaderValue> {
-        let home = &self.inner.settings.home;
+        let home = &self.inner.settings.own_server;
         let host = home.rsplit_once(':').map_or("", |(host, _)| host);
         let service = self.inner.release_service.as_ref();
         let is_service = service
-            .is_some_and(|service| is_host(service, host) && service.origin() == url.origin());
-        if url.scheme() != "https" || !(is_at(url, home) || is_service) {
+            .is_some_and(|service| has_host(service, host) && service.origin() == url.origin());
+        if url.scheme() != "https" || !(has_authority(url, home) || is_service) {
             return None;
         }
         let token = self.inner.token.read();
@@ -383,29 +400,29 @@ impl Web {
     }
 }
 
-/// Whether a file is certainly not there.
+/// Whether the status means that the file does not exist.
 fn is_gone(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
-fn refused(url: &Url, status: StatusCode) -> Failure {
+fn refusal_failure(url: &Url, status: StatusCode) -> Failure {
     let advice = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            "it does not give the image to this node; look at who may read it there"
+            "it refuses to give this node the image; check who may read it there"
         }
         status if is_gone(status) => {
             "the image is not there; put it there, or let the release name another address"
         }
-        _ => "look at its log",
+        _ => "check its log",
     };
-    failure(format!(
-        "{} says {status} to {}: {advice}",
-        host(url),
+    download_failure(format!(
+        "{} responds {status} to {}: {advice}",
+        host_and_port(url),
         url.path()
     ))
 }
 
-fn failure(reason: impl Into<String>) -> Failure {
+fn download_failure(reason: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Download, reason)
 }
 

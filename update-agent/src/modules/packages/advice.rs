@@ -1,58 +1,58 @@
-//! What a person must do about a package that the agent could not finish.
+//! Instructions for a person about a package that the agent could not finish.
 
 use super::files::Deb;
-use super::parse::Known;
+use super::parse::DpkgPackage;
 
-/// What to do; `None` if dpkg is done with the package. `file` is the package's kept file, `log` what dpkg said.
-pub fn advice(known: &Known, file: Option<&Deb>, log: &str) -> Option<String> {
-    let name = &known.name;
-    let package = match known.architecture.as_str() {
+/// What to do; `None` if dpkg has finished the package. `file` is the retained file of the package, `log` dpkg's output.
+pub fn advice(dpkg_package: &DpkgPackage, file: Option<&Deb>, log: &str) -> Option<String> {
+    let name = &dpkg_package.name;
+    let package = match dpkg_package.architecture.as_str() {
         "" | "all" => name.clone(),
         architecture => format!("{name}:{architecture}"),
     };
-    if known.is_torn() {
+    if dpkg_package.needs_reinstall() {
         return Some(match file {
             Some(file) => format!(
-                "{name} is torn: run `dpkg --install {}`, then `dpkg --configure --pending`",
+                "{name} is half-installed: run `dpkg --install {}`, then `dpkg --configure --pending`",
                 file.path()
             ),
             None => format!(
-                "{name} is torn: fetch it with `apt-get download {package}`, run `dpkg --install` with the file, then \
+                "{name} is half-installed: fetch it with `apt-get download {package}`, run `dpkg --install` with the file, then \
                  `dpkg --configure --pending`"
             ),
         });
     }
     let script = failed_script(log, name);
-    match known.state.as_str() {
+    match dpkg_package.state.as_str() {
         "half-configured" => Some(match script {
             Some(script) => format!(
-                "the {script} script of {name} fails: mend what it complains of, then run `dpkg --configure {package}`"
+                "the {script} script of {name} fails: fix the problem that it reports, then run `dpkg --configure {package}`"
             ),
             None => format!(
-                "{name} is not configured: mend what its script complains of, then run `dpkg --configure {package}`"
+                "{name} is not configured: fix the problem that its script reports, then run `dpkg --configure {package}`"
             ),
         }),
         "unpacked" => Some(format!(
-            "{name} is not configured: when what it needs is there, run `dpkg --configure {package}`"
+            "{name} is not configured: when its dependencies are installed, run `dpkg --configure {package}`"
         )),
         "triggers-awaited" | "triggers-pending" => Some(format!(
-            "work for {name} is pending: run `dpkg --configure --pending`"
+            "triggers of {name} are pending: run `dpkg --configure --pending`"
         )),
         _ => script.map(|script| {
-            format!("the {script} script of {name} fails: mend what it complains of, then update it again")
+            format!("the {script} script of {name} fails: fix the problem that it reports, then update the package again")
         }),
     }
 }
 
-/// The script of which dpkg said that it failed: `new NAME package pre-installation script subprocess returned …`.
+/// The script that failed according to dpkg: `new NAME package pre-installation script subprocess returned …`.
 fn failed_script<'a>(log: &'a str, name: &str) -> Option<&'a str> {
-    let told = log.lines().rev().find_map(|line| {
+    let failed = log.lines().rev().find_map(|line| {
         let (before, rest) = line.split_once(" package ")?;
         let (script, _) = rest.split_once(" script subprocess ")?;
-        let told = before.rsplit(' ').next()?;
-        (told == name || told.split(':').next() == Some(name)).then_some(script)
+        let named_package = before.rsplit(' ').next()?;
+        (named_package == name || named_package.split(':').next() == Some(name)).then_some(script)
     });
-    told.filter(|script| !script.is_empty() && !script.contains(' '))
+    failed.filter(|script| !script.is_empty() && !script.contains(' '))
 }
 
 #[cfg(test)]
@@ -69,8 +69,8 @@ dpkg: error processing package demo-bad (--configure):
  installed libfoo:i386 package post-installation script subprocess was killed by signal (Killed)
 ";
 
-    fn known(name: &str, architecture: &str, state: &str) -> Known {
-        Known {
+    fn package(name: &str, architecture: &str, state: &str) -> DpkgPackage {
+        DpkgPackage {
             name: name.into(),
             architecture: architecture.into(),
             version: "1.1".into(),
@@ -82,71 +82,75 @@ dpkg: error processing package demo-bad (--configure):
     }
 
     #[test]
-    fn a_person_is_told_what_to_do_for_each_state() {
-        for (known, expected) in [
+    fn each_state_has_its_advice() {
+        for (package, expected) in [
             (
-                known("demo-bad", "all", "half-configured"),
+                package("demo-bad", "all", "half-configured"),
                 Some(
-                    "the post-installation script of demo-bad fails: mend what it complains of, then run `dpkg --configure demo-bad`",
+                    "the post-installation script of demo-bad fails: fix the problem that it reports, then run `dpkg --configure demo-bad`",
                 ),
             ),
             (
-                known("libfoo", "i386", "half-configured"),
+                package("libfoo", "i386", "half-configured"),
                 Some(
-                    "the post-installation script of libfoo fails: mend what it complains of, then run `dpkg --configure libfoo:i386`",
+                    "the post-installation script of libfoo fails: fix the problem that it reports, then run `dpkg --configure libfoo:i386`",
                 ),
             ),
             (
-                known("other", "all", "half-configured"),
+                package("other", "all", "half-configured"),
                 Some(
-                    "other is not configured: mend what its script complains of, then run `dpkg --configure other`",
+                    "other is not configured: fix the problem that its script reports, then run `dpkg --configure other`",
                 ),
             ),
             (
-                known("other", "all", "unpacked"),
+                package("other", "all", "unpacked"),
                 Some(
-                    "other is not configured: when what it needs is there, run `dpkg --configure other`",
+                    "other is not configured: when its dependencies are installed, run `dpkg --configure other`",
                 ),
             ),
             (
-                known("other", "all", "triggers-awaited"),
-                Some("work for other is pending: run `dpkg --configure --pending`"),
+                package("other", "all", "triggers-awaited"),
+                Some("triggers of other are pending: run `dpkg --configure --pending`"),
             ),
             (
-                known("demo-preinst", "all", "installed"),
+                package("demo-preinst", "all", "installed"),
                 Some(
-                    "the pre-installation script of demo-preinst fails: mend what it complains of, then update it again",
+                    "the pre-installation script of demo-preinst fails: fix the problem that it reports, then update the package again",
                 ),
             ),
-            (known("other", "all", "installed"), None),
+            (package("other", "all", "installed"), None),
             (
-                known("torn", "amd64", "half-installed"),
+                package("torn", "amd64", "half-installed"),
                 Some(
-                    "torn is torn: fetch it with `apt-get download torn:amd64`, run `dpkg --install` with the file, then \
+                    "torn is half-installed: fetch it with `apt-get download torn:amd64`, run `dpkg --install` with the file, then \
                      `dpkg --configure --pending`",
                 ),
             ),
         ] {
-            assert_eq!(advice(&known, None, LOG).as_deref(), expected, "{known:?}");
+            assert_eq!(
+                advice(&package, None, LOG).as_deref(),
+                expected,
+                "{package:?}"
+            );
         }
     }
 
     #[test]
-    fn a_torn_package_is_installed_from_the_kept_file() {
+    fn a_half_installed_package_is_installed_from_the_retained_file() {
         let file = Deb {
             name: "torn_1.1_all.deb".into(),
             size: 1,
             digest: Digest::Sha256(String::new()),
-            order: "torn=1.1".into(),
+            apt_argument: "torn=1.1".into(),
             uri: String::new(),
         };
-        let torn = Known {
+        let torn = DpkgPackage {
             flag: "reinstreq".into(),
-            ..known("torn", "all", "installed")
+            ..package("torn", "all", "installed")
         };
         assert_eq!(
             advice(&torn, Some(&file), "").unwrap(),
-            "torn is torn: run `dpkg --install /var/lib/evenkeel-agent/archives/torn_1.1_all.deb`, then `dpkg --configure --pending`"
+            "torn is half-installed: run `dpkg --install /var/lib/evenkeel-agent/archives/torn_1.1_all.deb`, then `dpkg --configure --pending`"
         );
     }
 }

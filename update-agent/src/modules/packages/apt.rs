@@ -1,34 +1,34 @@
-//! The command lines of apt, and what their answers mean.
+//! Runs apt and reads its output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::files::Deb;
-use super::parse::{self, Exact, Install, Simulation};
-use super::sources::View;
-use super::targets::{self, Target};
+use super::index_targets::{self, IndexTarget};
+use super::parse::{self, ExactVersion, PlannedInstall, Simulation};
+use super::sources::AptView;
 use crate::durable::FileError;
-use crate::model::{Failure, FailureKind, PackageMode, PackageWish};
+use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 use crate::runner::{Command, Output, RunError, Runner};
 
-/// How long apt and dpkg may take.
+/// Timeouts of apt and dpkg commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// To look and to think.
-    pub look: Duration,
-    /// To fetch lists of packages.
+pub struct PackageToolTimeouts {
+    /// Commands that only read.
+    pub query: Duration,
+    /// Refresh of the package lists.
     pub refresh: Duration,
-    /// To fetch packages.
+    /// Download of packages.
     pub download: Duration,
-    /// To change packages.
+    /// Changes of packages.
     pub apply: Duration,
-    /// To wait for dpkg's lock.
+    /// Waiting for dpkg's lock.
     pub lock: Duration,
 }
 
-/// With no source at all apt knows what is installed and the files that it is given, and can fetch nothing else. The
-/// caches stay in memory, so that the ones for all the sources are not lost.
+/// Options without any source: apt then knows the installed packages and the given files, and can fetch nothing else. The
+/// caches stay in memory, so that the caches of the configured sources are not lost.
 const NO_SOURCES: [&str; 8] = [
     "-o",
     "Dir::Etc::SourceList=/dev/null",
@@ -40,188 +40,209 @@ const NO_SOURCES: [&str; 8] = [
     "Dir::Cache::srcpkgcache=",
 ];
 
-/// What becomes of configuration files that a person changed: they stay.
-pub(super) const CONFFILES: [&str; 2] = ["--force-confdef", "--force-confold"];
+/// Options that retain configuration files with local changes.
+pub(super) const CONFFILE_OPTIONS: [&str; 2] = ["--force-confdef", "--force-confold"];
 
-/// More names than this are not put on one command line.
-pub(super) const MOST_NAMES: usize = 500;
+/// Most package names on one command line.
+pub(super) const MAX_NAMES_PER_COMMAND: usize = 500;
 
-/// What apt is to do at once.
+/// One apt transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Transaction<'a> {
+pub struct AptTransaction<'a> {
     /// The files to install.
     pub debs: &'a [Deb],
     /// The packages to remove.
     pub removals: Vec<&'a str>,
     /// Whether an older version may replace a newer one.
-    pub downgrades: bool,
+    pub allow_downgrades: bool,
 }
 
-/// apt and dpkg of the managed root.
-pub struct Tools {
+/// apt, dpkg and systemctl of the managed root.
+pub struct PackageTools {
     runner: Arc<dyn Runner>,
-    limits: Limits,
+    timeouts: PackageToolTimeouts,
 }
 
-impl std::fmt::Debug for Tools {
+impl std::fmt::Debug for PackageTools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tools")
-            .field("limits", &self.limits)
+            .field("limits", &self.timeouts)
             .finish_non_exhaustive()
     }
 }
 
-impl Tools {
-    /// The tools behind a runner.
-    pub fn new(runner: Arc<dyn Runner>, limits: Limits) -> Self {
-        Self { runner, limits }
+impl PackageTools {
+    /// Creates the tools.
+    pub fn new(runner: Arc<dyn Runner>, limits: PackageToolTimeouts) -> Self {
+        Self {
+            runner,
+            timeouts: limits,
+        }
     }
 
-    /// How long they may take.
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    /// The timeouts of the commands.
+    pub fn timeouts(&self) -> &PackageToolTimeouts {
+        &self.timeouts
     }
 
-    /// What apt would do for a wish. Older versions and packages that a person marked to stay are shown, not refused: the
-    /// plan decides about them.
+    /// Simulates an update. The simulation includes downgrades and packages on hold: the plan decides about them.
     pub async fn simulate(
         &self,
-        wanted: &PackageWish,
+        spec: &PackageSpec,
         removals: bool,
-        view: View,
+        view: AptView,
     ) -> Result<Simulation, Failure> {
-        let command = self.apt_get(self.limits.look, view).with([
+        let command = self.apt_get(self.timeouts.query, view).with_arguments([
             "--simulate",
             "--verbose-versions",
             "--allow-downgrades",
         ]);
-        let command = match &wanted.mode {
-            PackageMode::Latest if removals => command.with(["dist-upgrade"]),
-            PackageMode::Latest => command.with(["upgrade", "--with-new-pkgs"]),
+        let command = match &spec.mode {
+            PackageMode::Latest if removals => command.with_arguments(["dist-upgrade"]),
+            PackageMode::Latest => command.with_arguments(["upgrade", "--with-new-pkgs"]),
             PackageMode::Exactly(packages) => {
                 let orders = packages.iter().map(|package| match &package.version {
                     Some(version) => format!("{}={version}", package.name),
                     None => package.name.clone(),
                 });
                 command
-                    .with(["--allow-change-held-packages", "install", "--"])
-                    .with(orders)
+                    .with_arguments(["--allow-change-held-packages", "install", "--"])
+                    .with_arguments(orders)
             }
         };
-        self.read_simulation(&command).await
+        self.run_simulation(&command).await
     }
 
-    /// What apt would do with the files of a plan.
-    pub async fn simulate_files(&self, what: &Transaction<'_>) -> Result<Simulation, Failure> {
-        let command = self.install(
+    /// Simulates the installation of a plan's files.
+    pub async fn simulate_files(&self, what: &AptTransaction<'_>) -> Result<Simulation, Failure> {
+        let command = self.install_command(
             what,
-            self.limits.look,
+            self.timeouts.query,
             &["--simulate", "--verbose-versions"],
         );
-        self.read_simulation(&command).await
+        self.run_simulation(&command).await
     }
 
-    async fn read_simulation(&self, command: &Command) -> Result<Simulation, Failure> {
+    async fn run_simulation(&self, command: &Command) -> Result<Simulation, Failure> {
         let output = self.run(command, FailureKind::Plan).await?;
         if !output.succeeded() {
-            return Err(failure(FailureKind::Plan, "apt-get --simulate", &output));
+            return Err(tool_failure(
+                FailureKind::Plan,
+                "apt-get --simulate",
+                &output,
+            ));
         }
-        parse::simulation(&output.stdout).map_err(|line| unreadable(FailureKind::Plan, line))
+        parse::parse_simulation(&output.stdout)
+            .map_err(|line| unreadable_line(FailureKind::Plan, line))
     }
 
-    /// The indexes of packages that apt has.
-    pub async fn targets(&self, view: View) -> Result<Vec<Target>, Failure> {
-        let command = self.apt_get(self.limits.look, view).with([
+    /// Lists apt's package indexes.
+    pub async fn list_index_targets(&self, view: AptView) -> Result<Vec<IndexTarget>, Failure> {
+        let command = self.apt_get(self.timeouts.query, view).with_arguments([
             "indextargets",
             "--format",
-            targets::FORMAT,
-            targets::KIND,
+            index_targets::FORMAT,
+            index_targets::FILTER,
         ]);
-        let output = self.answer(&command, "apt-get indextargets").await?;
-        targets::read(&output).map_err(|line| unreadable(FailureKind::Plan, line))
+        let output = self
+            .run_for_stdout(&command, "apt-get indextargets")
+            .await?;
+        index_targets::parse_targets(&output)
+            .map_err(|line| unreadable_line(FailureKind::Plan, line))
     }
 
-    /// The bytes that versions will take on the disk, as far as they say so.
-    pub async fn sizes(
+    /// Installed sizes of versions in bytes. Versions that declare none are omitted.
+    pub async fn installed_sizes(
         &self,
-        installs: &[Install],
-        view: View,
-    ) -> Result<BTreeMap<Exact, u64>, Failure> {
+        installs: &[PlannedInstall],
+        view: AptView,
+    ) -> Result<BTreeMap<ExactVersion, u64>, Failure> {
         let mut sizes = BTreeMap::new();
-        for some in installs.chunks(MOST_NAMES) {
-            let command = Command::new("apt-cache", self.limits.look)
-                .with(view.options())
-                .with(["show", "--no-all-versions", "--"])
-                .with(some.iter().map(Install::order));
+        for some in installs.chunks(MAX_NAMES_PER_COMMAND) {
+            let command = Command::new("apt-cache", self.timeouts.query)
+                .with_arguments(view.options())
+                .with_arguments(["show", "--no-all-versions", "--"])
+                .with_arguments(some.iter().map(PlannedInstall::apt_argument));
             let output = self.run(&command, FailureKind::Plan).await?;
-            // It tells what it knows, whatever its status.
-            sizes.extend(parse::sizes(&output.stdout));
+            // The output is valid whatever the exit status is.
+            sizes.extend(parse::parse_sizes(&output.stdout));
         }
         Ok(sizes)
     }
 
-    /// Installs the files of a plan, and removes what is in their way, in one transaction. The answer is what apt said;
-    /// only the packages' states tell whether it worked.
-    pub async fn install_files(&self, what: &Transaction<'_>) -> Result<Output, Failure> {
-        let command = self.install(what, self.limits.apply, &[]).that_changes();
+    /// Installs the files of a plan and performs its removals, in one transaction. Returns apt's output; only the packages'
+    /// states tell whether it worked.
+    pub async fn install_files(&self, what: &AptTransaction<'_>) -> Result<Output, Failure> {
+        let command = self
+            .install_command(what, self.timeouts.apply, &[])
+            .for_change();
         self.run(&command, FailureKind::Apply).await
     }
 
-    fn install(&self, what: &Transaction<'_>, deadline: Duration, options: &[&str]) -> Command {
-        let conffiles = CONFFILES.map(|option| format!("DPkg::Options::={option}"));
+    fn install_command(
+        &self,
+        what: &AptTransaction<'_>,
+        deadline: Duration,
+        options: &[&str],
+    ) -> Command {
+        let conffiles = CONFFILE_OPTIONS.map(|option| format!("DPkg::Options::={option}"));
         let conffiles = conffiles
             .into_iter()
             .flat_map(|option| ["-o".to_owned(), option]);
         let mut command = self
-            .apt_get(deadline, View::default())
-            .with(NO_SOURCES)
-            .with(conffiles)
-            .with(options.iter().copied());
+            .apt_get(deadline, AptView::default())
+            .with_arguments(NO_SOURCES)
+            .with_arguments(conffiles)
+            .with_arguments(options.iter().copied());
         if what.removals.is_empty() {
-            command = command.with(["--no-remove"]);
+            command = command.with_arguments(["--no-remove"]);
         }
-        if what.downgrades {
-            command = command.with(["--allow-downgrades"]);
+        if what.allow_downgrades {
+            command = command.with_arguments(["--allow-downgrades"]);
         }
         command
-            .with(["--no-install-recommends", "install", "--"])
-            .with(what.debs.iter().map(Deb::path))
-            .with(what.removals.iter().map(|package| format!("{package}-")))
+            .with_arguments(["--no-install-recommends", "install", "--"])
+            .with_arguments(what.debs.iter().map(Deb::path))
+            .with_arguments(what.removals.iter().map(|package| format!("{package}-")))
     }
 
-    /// Packages that are there only because others need them.
-    pub async fn automatic(&self) -> Result<BTreeSet<String>, Failure> {
-        let command = Command::new("apt-mark", self.limits.look).with(["showauto"]);
-        let output = self.answer(&command, "apt-mark showauto").await?;
+    /// Packages that are marked as automatically installed.
+    pub async fn list_automatic(&self) -> Result<BTreeSet<String>, Failure> {
+        let command = Command::new("apt-mark", self.timeouts.query).with_arguments(["showauto"]);
+        let output = self.run_for_stdout(&command, "apt-mark showauto").await?;
         Ok(output.lines().map(str::to_owned).collect())
     }
 
-    /// Marks packages so.
+    /// Marks packages as automatically installed.
     pub async fn mark_automatic(&self, packages: &[String]) -> Result<(), Failure> {
-        let command = Command::new("apt-mark", self.limits.look)
-            .with(["auto", "--"])
-            .with(packages);
+        let command = Command::new("apt-mark", self.timeouts.query)
+            .with_arguments(["auto", "--"])
+            .with_arguments(packages);
         let output = self.run(&command, FailureKind::Apply).await?;
         if output.succeeded() {
             return Ok(());
         }
-        Err(failure(FailureKind::Apply, "apt-mark auto", &output))
+        Err(tool_failure(FailureKind::Apply, "apt-mark auto", &output))
     }
 
-    pub(super) fn apt_get(&self, deadline: Duration, view: View) -> Command {
-        let lock = format!("DPkg::Lock::Timeout={}", self.limits.lock.as_secs());
+    pub(super) fn apt_get(&self, deadline: Duration, view: AptView) -> Command {
+        let lock = format!("DPkg::Lock::Timeout={}", self.timeouts.lock.as_secs());
         Command::new("apt-get", deadline)
-            .with(["--quiet", "--yes", "-o", &lock])
-            .with(["-o", "Acquire::Retries=3"])
-            .with(view.options())
+            .with_arguments(["--quiet", "--yes", "-o", &lock])
+            .with_arguments(["-o", "Acquire::Retries=3"])
+            .with_arguments(view.options())
     }
 
-    pub(super) async fn answer(&self, command: &Command, what: &str) -> Result<String, Failure> {
+    pub(super) async fn run_for_stdout(
+        &self,
+        command: &Command,
+        what: &str,
+    ) -> Result<String, Failure> {
         let output = self.run(command, FailureKind::Plan).await?;
         if output.succeeded() {
             return Ok(output.stdout);
         }
-        Err(failure(FailureKind::Plan, what, &output))
+        Err(tool_failure(FailureKind::Plan, what, &output))
     }
 
     pub(super) async fn run(
@@ -231,7 +252,7 @@ impl Tools {
     ) -> Result<Output, Failure> {
         self.runner.run(command).await.map_err(|error| {
             let log = match &error {
-                RunError::Deadline { said, .. } => parse::words(said),
+                RunError::Deadline { output, .. } => parse::clean_output(output),
                 _ => String::new(),
             };
             Failure::with_log(kind, evenkeel_kit::chain(&error).to_string(), &log)
@@ -239,28 +260,28 @@ impl Tools {
     }
 }
 
-/// What a tool's failure means.
-pub fn failure(kind: FailureKind, what: &str, output: &Output) -> Failure {
-    let words = parse::words(&output.words());
-    let gist = parse::gist(&words);
+/// Turns the output of a failed tool into a failure.
+pub fn tool_failure(kind: FailureKind, what: &str, output: &Output) -> Failure {
+    let text = parse::clean_output(&output.combined_output());
+    let gist = parse::error_summary(&text);
     let colon = if gist.is_empty() { "" } else { ": " };
-    let reason = format!("{what} {}{colon}{gist}", output.ending());
-    let no_space = words.contains("No space left on device")
-        || words.contains("You don't have enough free space");
+    let reason = format!("{what} {}{colon}{gist}", output.describe_status());
+    let no_space = text.contains("No space left on device")
+        || text.contains("You don't have enough free space");
     let kind = if no_space { FailureKind::Storage } else { kind };
-    Failure::with_log(kind, reason, &words)
+    Failure::with_log(kind, reason, &text)
 }
 
-/// A file of the agent's own could not be handled.
-pub fn storage(error: FileError) -> Failure {
+/// The failure of an operation on one of the agent's own files.
+pub fn storage_failure(error: FileError) -> Failure {
     Failure::new(
         FailureKind::Storage,
         evenkeel_kit::chain(&error).to_string(),
     )
 }
 
-pub(super) fn unreadable(kind: FailureKind, line: &str) -> Failure {
-    let reason = format!("a line of the package tools makes no sense: {line:?}");
+pub(super) fn unreadable_line(kind: FailureKind, line: &str) -> Failure {
+    let reason = format!("cannot read a line of the package tools: {line:?}");
     Failure::new(kind, reason)
 }
 
@@ -269,13 +290,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_not_the_packages_fault() {
+    fn a_full_disk_is_a_storage_failure() {
         let output = Output {
             status: Some(100),
             stdout: "dpkg: error processing archive x (--unpack):\n cannot copy: No space left on device\n".into(),
             stderr: String::new(),
         };
-        let failure = failure(FailureKind::Apply, "apt-get install", &output);
+        let failure = tool_failure(FailureKind::Apply, "apt-get install", &output);
         assert_eq!(failure.kind, FailureKind::Storage);
         assert_eq!(
             failure.reason,

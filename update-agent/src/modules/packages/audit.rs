@@ -1,12 +1,12 @@
-//! What `dpkg --audit` finds: paragraphs with the names of packages below them.
+//! Parses `dpkg --audit`: paragraphs followed by the names of the affected packages.
 
 use std::collections::BTreeSet;
 
-/// What is wrong, and with which package.
-pub type Finding = (String, String);
+/// A problem and the package that has it.
+pub type AuditFinding = (String, String);
 
-/// Reads an audit. Words that belong to no package are a finding of their own.
-pub fn findings(text: &str) -> BTreeSet<Finding> {
+/// Parses an audit. A paragraph without a package is a finding with an empty package name.
+pub fn parse_findings(text: &str) -> BTreeSet<AuditFinding> {
     let mut findings = BTreeSet::new();
     for paragraph in text.split("\n\n") {
         let (below, above): (Vec<&str>, Vec<&str>) = paragraph
@@ -26,17 +26,18 @@ pub fn findings(text: &str) -> BTreeSet<Finding> {
     findings
 }
 
-/// What an audit finds that an earlier one did not.
-pub fn fresh(now: &str, before: &str) -> Vec<Finding> {
-    let known = findings(before);
-    let all = findings(now).into_iter();
-    all.filter(|finding| !known.contains(finding)).collect()
+/// The findings of an audit that an earlier one does not contain.
+pub fn new_findings(now: &str, before: &str) -> Vec<AuditFinding> {
+    let old_findings = parse_findings(before);
+    let all = parse_findings(now).into_iter();
+    all.filter(|finding| !old_findings.contains(finding))
+        .collect()
 }
 
-/// The packages in which something is wrong, by their names as apt says them.
-pub fn packages(findings: &[Finding]) -> Vec<String> {
-    let named = findings.iter().filter(|(_, package)| !package.is_empty());
-    let sorted: BTreeSet<_> = named.map(|(_, package)| package.clone()).collect();
+/// The packages with findings, by their apt names.
+pub fn affected_packages(findings: &[AuditFinding]) -> Vec<String> {
+    let with_package = findings.iter().filter(|(_, package)| !package.is_empty());
+    let sorted: BTreeSet<_> = with_package.map(|(_, package)| package.clone()).collect();
     sorted.into_iter().collect()
 }
 
@@ -58,31 +59,37 @@ database, they need to be reinstalled:
 ";
 
     #[test]
-    fn each_package_with_each_thing_that_is_wrong_is_a_finding() {
-        let found: Vec<_> = findings(AUDIT).into_iter().collect();
-        assert_eq!(found.len(), 3);
-        assert_eq!(packages(&found), ["demo-bad", "demo-lib", "libc6:i386"]);
-        assert!(findings("").is_empty());
-        assert!(findings("\n\n").is_empty());
+    fn each_problem_of_each_package_is_a_finding() {
+        let parsed: Vec<_> = parse_findings(AUDIT).into_iter().collect();
+        assert_eq!(parsed.len(), 3);
+        assert_eq!(
+            affected_packages(&parsed),
+            ["demo-bad", "demo-lib", "libc6:i386"]
+        );
+        assert!(parse_findings("").is_empty());
+        assert!(parse_findings("\n\n").is_empty());
     }
 
     #[test]
-    fn what_was_wrong_before_is_not_fresh_and_the_same_package_with_other_trouble_is() {
-        assert!(fresh(AUDIT, AUDIT).is_empty());
+    fn old_findings_are_not_new_but_another_problem_of_a_package_is() {
+        assert!(new_findings(AUDIT, AUDIT).is_empty());
         let described = AUDIT.replace("test package", "another text about");
-        assert!(fresh(&described, AUDIT).is_empty());
+        assert!(new_findings(&described, AUDIT).is_empty());
         let before = AUDIT.replace("demo-bad ", "demo-lib ");
-        assert_eq!(packages(&fresh(AUDIT, &before)), ["demo-bad"]);
         assert_eq!(
-            packages(&fresh("some mess:\n demo-bad\n", AUDIT)),
+            affected_packages(&new_findings(AUDIT, &before)),
+            ["demo-bad"]
+        );
+        assert_eq!(
+            affected_packages(&new_findings("some mess:\n demo-bad\n", AUDIT)),
             ["demo-bad"]
         );
     }
 
     #[test]
-    fn words_about_no_package_are_not_lost() {
+    fn text_about_no_package_is_a_finding() {
         assert_eq!(
-            fresh("dpkg: error: database is gone\n", ""),
+            new_findings("dpkg: error: database is gone\n", ""),
             [("dpkg: error: database is gone".to_owned(), String::new())]
         );
     }

@@ -1,76 +1,83 @@
-//! The command lines of dpkg.
+//! Runs dpkg.
 
-use super::apt::{CONFFILES, MOST_NAMES, Tools, unreadable};
+use super::apt::{CONFFILE_OPTIONS, MAX_NAMES_PER_COMMAND, PackageTools, unreadable_line};
 use super::files::Deb;
-use super::parse::{self, Known};
+use super::parse::{self, DpkgPackage};
 use crate::model::{Failure, FailureKind};
 use crate::runner::{Command, Output};
 
-impl Tools {
-    /// Unpacks and configures files without apt. Only with dpkg's front-end lock held.
-    pub async fn unpack_files(&self, debs: &[Deb]) -> Result<Output, Failure> {
-        let command = self.dpkg_that_changes().with(["--install", "--"]);
+impl PackageTools {
+    /// Unpacks and configures files without apt. The caller must hold dpkg's front-end lock.
+    pub async fn install_with_dpkg(&self, debs: &[Deb]) -> Result<Output, Failure> {
+        let command = self.dpkg_command().with_arguments(["--install", "--"]);
         self.run(
-            &command.with(debs.iter().map(Deb::path)),
+            &command.with_arguments(debs.iter().map(Deb::path)),
             FailureKind::Apply,
         )
         .await
     }
 
-    /// Configures whatever can be. Only with dpkg's front-end lock held.
-    pub async fn configure(&self) -> Result<Output, Failure> {
-        let command = self.dpkg_that_changes().with(["--configure", "-a"]);
+    /// Configures all pending packages. The caller must hold dpkg's front-end lock.
+    pub async fn configure_all(&self) -> Result<Output, Failure> {
+        let command = self.dpkg_command().with_arguments(["--configure", "-a"]);
         self.run(&command, FailureKind::Apply).await
     }
 
-    /// Removes packages without apt. Only with dpkg's front-end lock held.
-    pub async fn remove(&self, packages: &[&str]) -> Result<Output, Failure> {
-        let command = self.dpkg_that_changes().with(["--remove", "--"]);
-        self.run(&command.with(packages.iter().copied()), FailureKind::Apply)
-            .await
+    /// Removes packages without apt. The caller must hold dpkg's front-end lock.
+    pub async fn remove_packages(&self, packages: &[&str]) -> Result<Output, Failure> {
+        let command = self.dpkg_command().with_arguments(["--remove", "--"]);
+        self.run(
+            &command.with_arguments(packages.iter().copied()),
+            FailureKind::Apply,
+        )
+        .await
     }
 
-    fn dpkg_that_changes(&self) -> Command {
-        Command::new("dpkg", self.limits().apply)
-            .with(CONFFILES)
-            .variable("DPKG_FRONTEND_LOCKED", "1")
-            .that_changes()
+    fn dpkg_command(&self) -> Command {
+        Command::new("dpkg", self.timeouts().apply)
+            .with_arguments(CONFFILE_OPTIONS)
+            .with_variable("DPKG_FRONTEND_LOCKED", "1")
+            .for_change()
     }
 
-    /// Every package that dpkg knows.
-    pub async fn list(&self) -> Result<Vec<Known>, Failure> {
-        let format = format!("--showformat={}", parse::LISTING);
-        let command = Command::new("dpkg-query", self.limits().look).with(["--show", &format]);
-        let output = self.answer(&command, "dpkg-query").await?;
-        parse::listing(&output).map_err(|line| unreadable(FailureKind::Verify, line))
+    /// Lists the packages in dpkg's database.
+    pub async fn list_packages(&self) -> Result<Vec<DpkgPackage>, Failure> {
+        let format = format!("--showformat={}", parse::LIST_FORMAT);
+        let command =
+            Command::new("dpkg-query", self.timeouts().query).with_arguments(["--show", &format]);
+        let output = self.run_for_stdout(&command, "dpkg-query").await?;
+        parse::parse_list(&output).map_err(|line| unreadable_line(FailureKind::Verify, line))
     }
 
-    /// The configuration files of packages. A package that is not there has none.
-    pub async fn conffiles(&self, packages: &[&str]) -> Result<Vec<String>, Failure> {
+    /// Lists the configuration files of packages. A package that is not installed has none.
+    pub async fn list_conffiles(&self, packages: &[&str]) -> Result<Vec<String>, Failure> {
         let mut files = Vec::new();
-        for some in packages.chunks(MOST_NAMES) {
-            let command = Command::new("dpkg-query", self.limits().look)
-                .with(["--show", "--showformat=${Conffiles}\n", "--"])
-                .with(some.iter().copied());
-            // One that is not there makes the status a bad one.
+        for some in packages.chunks(MAX_NAMES_PER_COMMAND) {
+            let command = Command::new("dpkg-query", self.timeouts().query)
+                .with_arguments(["--show", "--showformat=${Conffiles}\n", "--"])
+                .with_arguments(some.iter().copied());
+            // An uninstalled package makes the exit status nonzero.
             let output = self.run(&command, FailureKind::Verify).await?;
-            let found = parse::conffiles(&output.stdout).into_iter();
-            files.extend(found.map(str::to_owned));
+            let paths = parse::parse_conffiles(&output.stdout).into_iter();
+            files.extend(paths.map(str::to_owned));
         }
         Ok(files)
     }
 
-    /// What is wrong with dpkg's database, in its own words; empty if nothing is. The status says nothing.
+    /// The problems in dpkg's database, as dpkg prints them; empty if there are none. The exit status is ignored.
     pub async fn audit(&self) -> Result<String, Failure> {
-        let command = Command::new("dpkg", self.limits().look).with(["--audit"]);
+        let command = Command::new("dpkg", self.timeouts().query).with_arguments(["--audit"]);
         let output = self.run(&command, FailureKind::Verify).await?;
-        Ok(output.words().trim_end().to_owned())
+        Ok(output.combined_output().trim_end().to_owned())
     }
 
-    /// The architecture of dpkg itself.
+    /// dpkg's native architecture.
     pub async fn architecture(&self) -> Result<String, Failure> {
-        let command = Command::new("dpkg", self.limits().look).with(["--print-architecture"]);
-        let output = self.answer(&command, "dpkg --print-architecture").await?;
+        let command =
+            Command::new("dpkg", self.timeouts().query).with_arguments(["--print-architecture"]);
+        let output = self
+            .run_for_stdout(&command, "dpkg --print-architecture")
+            .await?;
         Ok(output.trim().to_owned())
     }
 }

@@ -1,4 +1,4 @@
-//! dpkg's locks: nothing is repaired beside a living dpkg.
+//! dpkg's locks. The agent must not repair packages while another dpkg runs.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,33 +10,33 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::durable::FileError;
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// How often a lock that is held is tried again.
-const PACE: Duration = Duration::from_millis(200);
+/// Interval between two attempts to get a lock.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Held while the agent itself runs dpkg: other front ends wait.
+/// Lock that the agent holds while it runs dpkg itself: other front ends wait.
 #[derive(Debug)]
 pub struct DpkgLock {
     _front_end: File,
 }
 
-/// The lock was not obtained.
+/// The lock was not acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum DpkgLockError {
-    /// Someone else held it all the time.
+    /// Another program held it for the whole time.
     #[error("another program has been holding dpkg's lock for {} s", .0.as_secs())]
-    Held(Duration),
+    Timeout(Duration),
     /// The file could not be opened or locked.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl DpkgLock {
-    /// Whether a front end or dpkg itself is at work just now.
-    pub fn is_held(place: &Place) -> Result<bool, FileError> {
+    /// Whether a front end or dpkg itself is running now.
+    pub fn is_held(paths: &AgentPaths) -> Result<bool, FileError> {
         for path in ["/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"] {
-            let path = place.inside(path);
+            let path = paths.inside(path);
             let file = open(&path)?;
             match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
@@ -47,12 +47,12 @@ impl DpkgLock {
         Ok(false)
     }
 
-    /// Waits until neither a front end nor dpkg itself is at work, then keeps other front ends away.
-    pub async fn take(place: &Place, wait: Duration) -> Result<Self, DpkgLockError> {
+    /// Waits until neither a front end nor dpkg itself is running, then locks out other front ends.
+    pub async fn acquire(paths: &AgentPaths, wait: Duration) -> Result<Self, DpkgLockError> {
         let until = Instant::now() + wait;
-        let front_end = lock(&place.inside("/var/lib/dpkg/lock-frontend"), wait, until).await?;
-        // A dpkg that lost its front end has this one. It is let go at once: the dpkg that we start needs it.
-        lock(&place.inside("/var/lib/dpkg/lock"), wait, until).await?;
+        let front_end = lock(&paths.inside("/var/lib/dpkg/lock-frontend"), wait, until).await?;
+        // A dpkg whose front end was killed holds this lock. It is released at once: the dpkg that we start needs it.
+        lock(&paths.inside("/var/lib/dpkg/lock"), wait, until).await?;
         Ok(Self {
             _front_end: front_end,
         })
@@ -70,9 +70,9 @@ async fn lock(path: &Path, wait: Duration, until: Instant) -> Result<File, DpkgL
             }
         }
         if Instant::now() >= until {
-            return Err(DpkgLockError::Held(wait));
+            return Err(DpkgLockError::Timeout(wait));
         }
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -91,40 +91,44 @@ mod tests {
     use super::*;
     use crate::runner::{Command, HostRunner, Runner};
 
-    /// Locks as dpkg does, says so, and holds on until the file `go` is there.
-    const HOLD: &str = r#"
+    /// Locks like dpkg, creates the file `held`, and holds the lock until the file `go` exists.
+    const HOLDER_SCRIPT: &str = r#"
 use Fcntl;
 open(my $file, "+>", $ARGV[0]) or die;
 my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
 fcntl($file, F_SETLK, $lock) or die;
-open(my $said, ">", "$ARGV[1]/held") or die; close($said);
+open(my $held, ">", "$ARGV[1]/held") or die; close($held);
 select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
 "#;
 
     #[tokio::test]
-    async fn the_lock_is_waited_for_and_the_wait_has_an_end() {
+    async fn the_wait_for_the_lock_is_limited() {
         let root = tempfile::tempdir().unwrap();
         let dpkg = root.path().join("var/lib/dpkg");
         std::fs::create_dir_all(&dpkg).unwrap();
-        let place = Place::new(root.path(), None);
+        let paths = AgentPaths::new(root.path(), None);
         let folder = root.path().display().to_string();
         let file = dpkg.join("lock").display().to_string();
         let holder = HostRunner::new(Path::new("/"));
-        let command =
-            Command::new("perl", Duration::from_mins(1)).with(["-e", HOLD, &file, &folder]);
-        let held = root.path().join("held");
+        let command = Command::new("perl", Duration::from_mins(1)).with_arguments([
+            "-e",
+            HOLDER_SCRIPT,
+            &file,
+            &folder,
+        ]);
+        let held_file = root.path().join("held");
 
         let ours = async {
-            while !held.exists() {
+            while !held_file.exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            let error = DpkgLock::take(&place, Duration::from_millis(300))
+            let error = DpkgLock::acquire(&paths, Duration::from_millis(300))
                 .await
                 .unwrap_err();
-            assert!(matches!(error, DpkgLockError::Held(_)), "{error}");
-            assert!(DpkgLock::is_held(&place).unwrap());
+            assert!(matches!(error, DpkgLockError::Timeout(_)), "{error}");
+            assert!(DpkgLock::is_held(&paths).unwrap());
             std::fs::write(root.path().join("go"), "").unwrap();
-            DpkgLock::take(&place, Duration::from_secs(20))
+            DpkgLock::acquire(&paths, Duration::from_secs(20))
                 .await
                 .unwrap();
         };

@@ -1,104 +1,112 @@
-//! Fetching: lists of packages, and packages.
+//! Fetches package lists and packages.
 //!
-//! A package over HTTP is fetched with apt's own helper, because `apt-get download` begins a file anew that was cut off.
-//! The helper goes on where the line broke, if the server's file is still the same, and checks hash and size as apt does.
+//! Packages over HTTP are fetched with apt's own helper: it continues a partial file if the server's file is unchanged,
+//! and checks hash and size as apt does. `apt-get download` would start the file again from the beginning.
 
 use std::collections::BTreeMap;
 
-use super::apt::{MOST_NAMES, Tools, failure, unreadable};
-use super::files::{ARCHIVES, Deb, Digest};
-use super::parse::{self, Install};
-use super::sources::View;
+use super::apt::{MAX_NAMES_PER_COMMAND, PackageTools, tool_failure, unreadable_line};
+use super::files::{ARCHIVES_FOLDER, Deb, Digest};
+use super::parse::{self, PlannedInstall};
+use super::sources::AptView;
 use crate::model::{Failure, FailureKind};
 use crate::runner::{Command, Output};
 
-/// Where apt's helper is in Debian 12 and 13.
-const HELPER: &str = "/usr/lib/apt/apt-helper";
+/// Path of apt's helper in Debian 12 and 13.
+const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
-impl Tools {
-    /// Makes the lists of packages current, at most so many bytes in a second (0 for no limit). A warning is an error
-    /// here: apt itself keeps old lists and calls it success.
-    pub async fn update(&self, view: View, pace: u64) -> Result<(), Failure> {
+impl PackageTools {
+    /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit). A warning is an error here: apt
+    /// itself would keep old lists and report success.
+    pub async fn update_lists(&self, view: AptView, pace: u64) -> Result<(), Failure> {
         let command = self
-            .apt_get(self.limits().refresh, view)
-            .with(paced(pace))
-            .with(["update", "--error-on=any"]);
+            .apt_get(self.timeouts().refresh, view)
+            .with_arguments(rate_limit_options(pace))
+            .with_arguments(["update", "--error-on=any"]);
         let output = self.run(&command, FailureKind::Refresh).await?;
         if output.succeeded() {
             return Ok(());
         }
-        let words = output.words();
-        let kind = if speaks_of_signatures(&words) {
+        let text = output.combined_output();
+        let kind = if is_signature_error(&text) {
             FailureKind::Signature
         } else {
             FailureKind::Refresh
         };
-        Err(failure(kind, "apt-get update", &output))
+        Err(tool_failure(kind, "apt-get update", &output))
     }
 
-    /// The files that are to be unpacked, in the same order.
-    pub async fn files(&self, installs: &[Install], view: View) -> Result<Vec<Deb>, Failure> {
+    /// The files of planned installs, in the same order.
+    pub async fn resolve_files(
+        &self,
+        installs: &[PlannedInstall],
+        view: AptView,
+    ) -> Result<Vec<Deb>, Failure> {
         let mut fetches = BTreeMap::new();
-        for some in installs.chunks(MOST_NAMES) {
+        for some in installs.chunks(MAX_NAMES_PER_COMMAND) {
             let command = self
-                .apt_get(self.limits().look, view)
-                .with(["--print-uris", "download", "--"])
-                .with(some.iter().map(Install::order));
+                .apt_get(self.timeouts().query, view)
+                .with_arguments(["--print-uris", "download", "--"])
+                .with_arguments(some.iter().map(PlannedInstall::apt_argument));
             let output = self.run(&command, FailureKind::Download).await?;
             if !output.succeeded() {
-                return Err(failure(FailureKind::Download, "apt-get download", &output));
+                return Err(tool_failure(
+                    FailureKind::Download,
+                    "apt-get download",
+                    &output,
+                ));
             }
-            let read = parse::uris(&output.stdout)
-                .map_err(|line| unreadable(FailureKind::Download, line))?;
+            let read = parse::parse_uris(&output.stdout)
+                .map_err(|line| unreadable_line(FailureKind::Download, line))?;
             fetches.extend(read.into_iter().map(|fetch| (fetch.name.clone(), fetch)));
         }
-        // apt names them in an order of its own.
-        let deb = |install: &Install| -> Result<Deb, Failure> {
-            let fetch = fetches.remove(&install.file()).ok_or_else(|| {
-                let reason = format!("apt names no file for {}", install.order());
+        // apt lists the files in another order.
+        let deb = |install: &PlannedInstall| -> Result<Deb, Failure> {
+            let fetch = fetches.remove(&install.file_name()).ok_or_else(|| {
+                let reason = format!("apt lists no file for {}", install.apt_argument());
                 Failure::new(FailureKind::Download, reason)
             })?;
             Ok(Deb {
                 name: fetch.name,
                 size: fetch.size,
                 digest: fetch.digest,
-                order: install.order(),
+                apt_argument: install.apt_argument(),
                 uri: fetch.uri,
             })
         };
         installs.iter().map(deb).collect()
     }
 
-    /// Fetches files into the agent's folder, at most so many bytes in a second (0 for no limit).
-    pub async fn download(&self, debs: &[&Deb], view: View, pace: u64) -> Result<(), Failure> {
+    /// Fetches files into the agent's folder, with at most `pace` bytes per second (0 for no limit).
+    pub async fn download(&self, debs: &[&Deb], view: AptView, pace: u64) -> Result<(), Failure> {
         let (plain, others): (Vec<&Deb>, Vec<&Deb>) = debs
             .iter()
             .copied()
-            .partition(|deb| is_plain_http(&deb.uri));
-        for some in plain.chunks(MOST_NAMES) {
-            let command = Command::new(HELPER, self.limits().download)
-                .with(["--quiet", "-o", "Acquire::Retries=3"])
-                .with(paced(pace))
-                .with(["download-file"])
-                .with(some.iter().flat_map(|deb| file(deb)));
-            fetched(&self.run(&command, FailureKind::Download).await?)?;
+            .partition(|deb| is_http_without_credentials(&deb.uri));
+        for some in plain.chunks(MAX_NAMES_PER_COMMAND) {
+            let command = Command::new(APT_HELPER, self.timeouts().download)
+                .with_arguments(["--quiet", "-o", "Acquire::Retries=3"])
+                .with_arguments(rate_limit_options(pace))
+                .with_arguments(["download-file"])
+                .with_arguments(some.iter().flat_map(|deb| helper_arguments(deb)));
+            check_download(&self.run(&command, FailureKind::Download).await?)?;
         }
-        for some in others.chunks(MOST_NAMES) {
-            let apt = self.apt_get(self.limits().download, view);
+        for some in others.chunks(MAX_NAMES_PER_COMMAND) {
+            let apt = self.apt_get(self.timeouts().download, view);
             let command = Command::new("env", apt.deadline)
-                .with([format!("--chdir={ARCHIVES}"), apt.program])
-                .with(apt.arguments)
-                .with(paced(pace))
-                .with(["download", "--"])
-                .with(some.iter().map(|deb| deb.order.clone()));
-            fetched(&self.run(&command, FailureKind::Download).await?)?;
+                .with_arguments([format!("--chdir={ARCHIVES_FOLDER}"), apt.program])
+                .with_arguments(apt.arguments)
+                .with_arguments(rate_limit_options(pace))
+                .with_arguments(["download", "--"])
+                .with_arguments(some.iter().map(|deb| deb.apt_argument.clone()));
+            check_download(&self.run(&command, FailureKind::Download).await?)?;
         }
         Ok(())
     }
 }
 
-/// What apt's helper is told of a file: from where, to where, and what it must be.
-fn file(deb: &Deb) -> [String; 4] {
+/// Arguments of apt's helper for a file: source, target, hash and size.
+fn helper_arguments(deb: &Deb) -> [String; 4] {
     let digest = match &deb.digest {
         Digest::Sha256(value) => format!("SHA256:{value}"),
         Digest::Sha512(value) => format!("SHA512:{value}"),
@@ -111,8 +119,8 @@ fn file(deb: &Deb) -> [String; 4] {
     ]
 }
 
-/// Whether a file can be fetched with apt's helper. Not where the URI has a password: it would be on a command line.
-fn is_plain_http(uri: &str) -> bool {
+/// Whether apt's helper can fetch a URI. Not if it contains a password, which would be visible on the command line.
+fn is_http_without_credentials(uri: &str) -> bool {
     let rest = uri
         .strip_prefix("https://")
         .or_else(|| uri.strip_prefix("http://"));
@@ -120,8 +128,8 @@ fn is_plain_http(uri: &str) -> bool {
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
-/// apt's limit is in units of 1024 bytes, and 0 is none.
-fn paced(bytes_per_second: u64) -> Vec<String> {
+/// apt's limit is in units of 1024 bytes; 0 means no limit.
+fn rate_limit_options(bytes_per_second: u64) -> Vec<String> {
     if bytes_per_second == 0 {
         return Vec::new();
     }
@@ -133,22 +141,22 @@ fn paced(bytes_per_second: u64) -> Vec<String> {
     options.collect()
 }
 
-fn fetched(output: &Output) -> Result<(), Failure> {
+fn check_download(output: &Output) -> Result<(), Failure> {
     if output.succeeded() {
         return Ok(());
     }
-    let words = output.words();
-    let lies = words.contains("Hash Sum mismatch") || words.contains("File has unexpected size");
+    let text = output.combined_output();
+    let lies = text.contains("Hash Sum mismatch") || text.contains("File has unexpected size");
     let kind = if lies {
         FailureKind::Signature
     } else {
         FailureKind::Download
     };
-    Err(failure(kind, "apt-get download", output))
+    Err(tool_failure(kind, "apt-get download", output))
 }
 
-/// Whether apt complains about a signature: forged, expired, by an unknown key, or missing.
-fn speaks_of_signatures(words: &str) -> bool {
+/// Whether apt reports a signature problem: forged, expired, by an unknown key, or missing.
+fn is_signature_error(text: &str) -> bool {
     [
         "NO_PUBKEY",
         "BADSIG",
@@ -159,11 +167,11 @@ fn speaks_of_signatures(words: &str) -> bool {
         "signatures were invalid",
         "signatures couldn't be verified",
         "Clearsigned file isn't valid",
-        // Debian 13 checks signatures with another program.
+        // Debian 13 verifies signatures with `sqv`.
         "Sub-process /usr/bin/sqv returned an error code",
     ]
     .iter()
-    .any(|sign| words.contains(sign))
+    .any(|sign| text.contains(sign))
 }
 
 #[cfg(test)]
@@ -171,23 +179,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forged_list_is_told_from_one_that_is_gone() {
-        assert!(speaks_of_signatures(
+    fn a_signature_error_is_recognized() {
+        assert!(is_signature_error(
             "W: GPG error: file:/srv/repo stable InRelease: The following signatures were invalid: BADSIG 1"
         ));
-        assert!(!speaks_of_signatures(
+        assert!(!is_signature_error(
             "E: The repository 'file:/srv/repo stable Release' does not have a Release file."
         ));
     }
 
     #[test]
-    fn a_file_that_is_not_what_the_index_says_is_no_trouble_of_the_line() {
-        let said = |stderr: &str| Output {
+    fn a_file_that_differs_from_the_index_is_a_signature_failure() {
+        let output = |stderr: &str| Output {
             status: Some(100),
             stdout: String::new(),
             stderr: stderr.into(),
         };
-        let kind = |stderr: &str| fetched(&said(stderr)).unwrap_err().kind;
+        let kind = |stderr: &str| check_download(&output(stderr)).unwrap_err().kind;
         assert_eq!(
             kind("E: Failed to fetch http://x/a.deb  Hash Sum mismatch\n"),
             FailureKind::Signature
@@ -211,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_http_is_fetched_so_that_it_can_be_gone_on_with() {
+    fn only_http_without_credentials_uses_the_helper() {
         for (uri, expected) in [
             ("http://deb.debian.org/debian/pool/a.deb", true),
             ("https://[::1]:8443/a.deb", true),
@@ -221,31 +229,31 @@ mod tests {
             ("http:///a.deb", false),
             ("", false),
         ] {
-            assert_eq!(is_plain_http(uri), expected, "{uri}");
+            assert_eq!(is_http_without_credentials(uri), expected, "{uri}");
         }
     }
 
     #[test]
-    fn the_pace_is_told_in_apts_units_and_never_as_none() {
-        assert!(paced(0).is_empty());
+    fn the_rate_limit_is_rounded_up_to_apts_unit() {
+        assert!(rate_limit_options(0).is_empty());
         assert_eq!(
-            paced(1).join(" "),
+            rate_limit_options(1).join(" "),
             "-o Acquire::http::Dl-Limit=1 -o Acquire::https::Dl-Limit=1"
         );
-        assert!(paced(5 << 20).contains(&"Acquire::http::Dl-Limit=5120".to_owned()));
+        assert!(rate_limit_options(5 << 20).contains(&"Acquire::http::Dl-Limit=5120".to_owned()));
     }
 
     #[test]
-    fn the_helper_is_told_what_a_file_must_be() {
+    fn the_helper_gets_the_expected_hash_and_size() {
         let deb = Deb {
             name: "a_1%3a2_all.deb".into(),
             size: 7,
             digest: Digest::Sha256("ab".into()),
-            order: "a=1:2".into(),
+            apt_argument: "a=1:2".into(),
             uri: "http://x/a_1%3a2_all.deb".into(),
         };
         assert_eq!(
-            file(&deb).join(" "),
+            helper_arguments(&deb).join(" "),
             "http://x/a_1%3a2_all.deb /var/lib/evenkeel-agent/archives/a_1%3a2_all.deb SHA256:ab Checksum-FileSize:7"
         );
     }

@@ -1,5 +1,5 @@
-//! The .debs of a plan: fetched into a folder of the agent, checked, flushed, and kept until the new state is verified.
-//! They are the way forward after a power cut.
+//! The .debs of a plan: fetched into a folder of the agent, checked, flushed, and retained until the new state is verified.
+//! They make it possible to finish an update after a power cut.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Sha256, Sha512};
 
 use crate::durable::{self, FileError};
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// The folder as seen from inside the managed root.
-pub const ARCHIVES: &str = "/var/lib/evenkeel-agent/archives";
+/// The folder, as a path inside the managed root.
+pub const ARCHIVES_FOLDER: &str = "/var/lib/evenkeel-agent/archives";
 
-/// The mark in the folder that says that a person needs the files.
-const NEEDED: &str = "needed";
+/// File in the folder that marks its content as needed by a person.
+const RETENTION_MARK: &str = "needed";
 
-/// A hash that a signed index vouches for. apt offers weaker ones too; those prove nothing.
+/// A hash from a signed index. apt also offers weaker hashes; they are not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Digest {
@@ -29,7 +29,7 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// Reads apt's `NAME:VALUE`.
+    /// Parses apt's `NAME:VALUE`.
     pub fn parse(text: &str) -> Option<Self> {
         let (name, value) = text.split_once(':')?;
         let (length, digest): (_, fn(String) -> Self) = match name {
@@ -41,15 +41,15 @@ impl Digest {
         sound.then(|| digest(value.to_ascii_lowercase()))
     }
 
-    fn fits(&self, mut content: impl Read) -> io::Result<bool> {
+    fn matches(&self, mut content: impl Read) -> io::Result<bool> {
         Ok(match self {
-            Self::Sha256(value) => *value == hash::<Sha256>(&mut content)?,
-            Self::Sha512(value) => *value == hash::<Sha512>(&mut content)?,
+            Self::Sha256(value) => *value == hash_content::<Sha256>(&mut content)?,
+            Self::Sha512(value) => *value == hash_content::<Sha512>(&mut content)?,
         })
     }
 }
 
-fn hash<H: sha2::Digest>(content: &mut impl Read) -> io::Result<String> {
+fn hash_content<H: sha2::Digest>(content: &mut impl Read) -> io::Result<String> {
     let mut hasher = H::new();
     let mut buffer = vec![0; 128 << 10];
     loop {
@@ -60,7 +60,7 @@ fn hash<H: sha2::Digest>(content: &mut impl Read) -> io::Result<String> {
     }
 }
 
-/// Lower-case hexadecimal.
+/// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"))
@@ -73,23 +73,23 @@ pub fn hex(bytes: &[u8]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deb {
-    /// The name of the file.
+    /// File name.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: u64,
-    /// What it must hash to.
+    /// Expected hash.
     pub digest: Digest,
-    /// What to ask apt for: `NAME[:ARCH]=VERSION`.
-    pub order: String,
-    /// Where it lies; empty if only apt knows.
+    /// The package as an argument of apt: `NAME[:ARCH]=VERSION`.
+    pub apt_argument: String,
+    /// URI of the file; empty if only apt knows it.
     #[serde(default)]
     pub uri: String,
 }
 
 impl Deb {
-    /// The path as seen from inside the managed root.
+    /// The path inside the managed root.
     pub fn path(&self) -> String {
-        format!("{ARCHIVES}/{}", self.name)
+        format!("{ARCHIVES_FOLDER}/{}", self.name)
     }
 }
 
@@ -100,43 +100,44 @@ pub struct Archives {
 }
 
 impl Archives {
-    /// The folder of this place.
-    pub fn of(place: &Place) -> Self {
+    /// The folder below the managed root.
+    pub fn new(paths: &AgentPaths) -> Self {
         Self {
-            folder: place.inside(ARCHIVES),
+            folder: paths.inside(ARCHIVES_FOLDER),
         }
     }
 
-    /// Makes the folder, with the one that apt keeps unfinished files in.
-    pub fn prepare(&self) -> Result<(), FileError> {
-        durable::make_folder(&self.folder, 0o755)?;
-        durable::make_folder(&self.folder.join("partial"), 0o755)
+    /// Creates the folder, with the subfolder in which apt stores partial files.
+    pub fn create(&self) -> Result<(), FileError> {
+        durable::create_folder(&self.folder, 0o755)?;
+        durable::create_folder(&self.folder.join("partial"), 0o755)
     }
 
-    /// Whether anything was fetched into it.
-    pub fn is_used(&self) -> bool {
+    /// Whether the folder exists.
+    pub fn exists(&self) -> bool {
         self.folder.exists()
     }
 
-    /// Keeps the files although the attempt is over: a person needs them. Until the next plan that finds dpkg sound.
-    pub fn keep(&self, wanted: bool) -> Result<(), FileError> {
-        let mark = self.folder.join(NEEDED);
-        if wanted && self.is_used() {
-            durable::replace(&mark, b"", 0o600)
-        } else if !wanted && mark.exists() {
-            durable::remove(&mark)
+    /// Marks the files as needed by a person, or removes the mark. Marked files are retained after the attempt, until a
+    /// later plan finds that dpkg's database is consistent.
+    pub fn set_retained(&self, is_needed: bool) -> Result<(), FileError> {
+        let mark = self.folder.join(RETENTION_MARK);
+        if is_needed && self.exists() {
+            durable::replace_file(&mark, b"", 0o600)
+        } else if !is_needed && mark.exists() {
+            durable::remove_file(&mark)
         } else {
             Ok(())
         }
     }
 
-    /// Whether the files are kept for a person.
-    pub fn is_kept(&self) -> bool {
-        self.folder.join(NEEDED).exists()
+    /// Whether the files are retained for a person.
+    pub fn is_retained(&self) -> bool {
+        self.folder.join(RETENTION_MARK).exists()
     }
 
-    /// Removes everything.
-    pub fn clean(&self) -> Result<(), FileError> {
+    /// Removes the folder with all files.
+    pub fn remove_all(&self) -> Result<(), FileError> {
         match fs::remove_dir_all(&self.folder) {
             Ok(()) => durable::flush_folder(&self.folder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -149,32 +150,32 @@ impl Archives {
         &self.folder
     }
 
-    /// Those of the files that are not there as they should be. What is there and broken is removed; what is shorter than
-    /// it should be stays, to be gone on with.
-    pub fn missing<'a>(&self, debs: &'a [Deb]) -> Result<Vec<&'a Deb>, FileError> {
+    /// The files that are missing or incomplete. Wrong files are removed; shorter files stay, because their download can be
+    /// continued.
+    pub fn missing_files<'a>(&self, debs: &'a [Deb]) -> Result<Vec<&'a Deb>, FileError> {
         let mut missing = Vec::new();
         for deb in debs {
             let path = self.folder.join(&deb.name);
-            if self.has(deb)? {
+            if self.contains(deb)? {
                 continue;
             }
-            if !is_shorter(&path, deb.size) {
-                durable::remove(&path)?;
+            if !is_partial(&path, deb.size) {
+                durable::remove_file(&path)?;
             }
             missing.push(deb);
         }
         Ok(missing)
     }
 
-    /// Whether one of the files was begun.
-    pub fn has_begun(&self, debs: &[&Deb]) -> bool {
+    /// Whether one of the files exists, at least in part.
+    pub fn has_partial_files(&self, debs: &[&Deb]) -> bool {
         debs.iter().any(|deb| self.folder.join(&deb.name).exists())
     }
 
-    /// Removes what apt sets aside of files that were not what they should be.
-    pub fn drop_broken(&self, debs: &[&Deb]) -> Result<(), FileError> {
+    /// Removes the files that apt renamed because their content was wrong.
+    pub fn remove_broken(&self, debs: &[&Deb]) -> Result<(), FileError> {
         for deb in debs {
-            durable::remove(&self.folder.join(format!("{}.FAILED", deb.name)))?;
+            durable::remove_file(&self.folder.join(format!("{}.FAILED", deb.name)))?;
         }
         Ok(())
     }
@@ -191,22 +192,22 @@ impl Archives {
         durable::flush_folder(&self.folder)
     }
 
-    fn has(&self, deb: &Deb) -> Result<bool, FileError> {
+    fn contains(&self, deb: &Deb) -> Result<bool, FileError> {
         let path = self.folder.join(&deb.name);
-        let look = || match open_plain(&path)? {
-            Some(file) if file.metadata()?.len() == deb.size => deb.digest.fits(file),
+        let look = || match open_regular_file(&path)? {
+            Some(file) if file.metadata()?.len() == deb.size => deb.digest.matches(file),
             _ => Ok(false),
         };
         look().map_err(FileError::while_doing("check", &path))
     }
 }
 
-/// Whether it is the beginning of a file, by its size.
-fn is_shorter(path: &Path, size: u64) -> bool {
+/// Whether a file is shorter than the expected size.
+fn is_partial(path: &Path, size: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|about| about.is_file() && about.len() < size)
 }
 
-fn open_plain(path: &Path) -> io::Result<Option<File>> {
+fn open_regular_file(path: &Path) -> io::Result<Option<File>> {
     match fs::symlink_metadata(path) {
         Ok(about) if about.is_file() => File::open(path).map(Some),
         Ok(_) => Ok(None),
@@ -227,82 +228,82 @@ mod tests {
             name: "hello_1_all.deb".into(),
             size: 5,
             digest: Digest::parse(&format!("SHA256:{HELLO}")).unwrap(),
-            order: "hello=1".into(),
+            apt_argument: "hello=1".into(),
             uri: String::new(),
         }
     }
 
     #[test]
-    fn a_file_is_there_only_if_it_is_what_the_index_says() {
+    fn a_file_is_accepted_only_if_it_matches_the_index() {
         let root = tempfile::tempdir().unwrap();
-        let archives = Archives::of(&Place::new(root.path(), None));
-        archives.prepare().unwrap();
+        let archives = Archives::new(&AgentPaths::new(root.path(), None));
+        archives.create().unwrap();
         let path = archives.folder.join("hello_1_all.deb");
         let debs = [deb()];
 
-        assert_eq!(archives.missing(&debs).unwrap().len(), 1);
+        assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
         fs::write(&path, "hellO").unwrap();
-        assert_eq!(archives.missing(&debs).unwrap().len(), 1);
-        assert!(!path.exists(), "a broken file is not kept");
+        assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
+        assert!(!path.exists(), "a broken file is removed");
         fs::write(&path, "hello").unwrap();
-        assert_eq!(archives.missing(&debs).unwrap().len(), 0);
+        assert_eq!(archives.missing_files(&debs).unwrap().len(), 0);
         archives.flush(&debs).unwrap();
 
-        archives.clean().unwrap();
+        archives.remove_all().unwrap();
         assert!(!path.exists());
-        archives.clean().unwrap();
+        archives.remove_all().unwrap();
     }
 
     #[test]
-    fn the_beginning_of_a_file_stays_and_what_was_not_the_file_goes() {
+    fn a_partial_file_is_retained_and_a_wrong_one_is_removed() {
         let root = tempfile::tempdir().unwrap();
-        let archives = Archives::of(&Place::new(root.path(), None));
-        archives.prepare().unwrap();
+        let archives = Archives::new(&AgentPaths::new(root.path(), None));
+        archives.create().unwrap();
         let path = archives.folder.join("hello_1_all.deb");
         let failed = archives.folder.join("hello_1_all.deb.FAILED");
         fs::write(&path, "hel").unwrap();
         fs::write(&failed, "hullo").unwrap();
         let debs = [deb()];
 
-        assert_eq!(archives.missing(&debs).unwrap().len(), 1);
-        archives.drop_broken(&[&debs[0]]).unwrap();
-        assert!(archives.has_begun(&[&debs[0]]));
+        assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
+        archives.remove_broken(&[&debs[0]]).unwrap();
+        assert!(archives.has_partial_files(&[&debs[0]]));
         assert!(path.exists() && !failed.exists());
         fs::write(&path, "hello and more").unwrap();
-        assert_eq!(archives.missing(&debs).unwrap().len(), 1);
+        assert_eq!(archives.missing_files(&debs).unwrap().len(), 1);
         assert!(!path.exists());
     }
 
     #[test]
-    fn files_that_a_person_needs_are_kept_until_they_are_not_needed_any_more() {
+    fn needed_files_are_retained_until_they_are_not_needed() {
         let root = tempfile::tempdir().unwrap();
-        let archives = Archives::of(&Place::new(root.path(), None));
-        archives.keep(true).unwrap();
-        assert!(!archives.is_kept(), "there is nothing to keep");
-        archives.prepare().unwrap();
-        archives.keep(true).unwrap();
-        assert!(archives.is_kept());
-        archives.keep(false).unwrap();
-        archives.keep(false).unwrap();
-        assert!(!archives.is_kept());
+        let archives = Archives::new(&AgentPaths::new(root.path(), None));
+        archives.set_retained(true).unwrap();
+        assert!(!archives.is_retained(), "there is nothing to retain");
+        archives.create().unwrap();
+        archives.set_retained(true).unwrap();
+        assert!(archives.is_retained());
+        archives.set_retained(false).unwrap();
+        archives.set_retained(false).unwrap();
+        assert!(!archives.is_retained());
     }
 
     #[test]
-    fn a_link_is_not_taken_for_a_file() {
+    fn a_symlink_is_not_accepted_as_a_file() {
         let root = tempfile::tempdir().unwrap();
-        let archives = Archives::of(&Place::new(root.path(), None));
-        archives.prepare().unwrap();
+        let archives = Archives::new(&AgentPaths::new(root.path(), None));
+        archives.create().unwrap();
         fs::write(root.path().join("elsewhere"), "hello").unwrap();
         std::os::unix::fs::symlink(
             root.path().join("elsewhere"),
             archives.folder.join("hello_1_all.deb"),
         )
         .unwrap();
-        assert_eq!(archives.missing(&[deb()]).unwrap().len(), 1);
+        assert_eq!(archives.missing_files(&[deb()]).unwrap().len(), 1);
     }
 
     #[test]
-    fn weak_hashes_are_not_taken() {
+    fn weak_hashes_are_rejected() {
         assert_eq!(
             Digest::parse("MD5Sum:d41d8cd98f00b204e9800998ecf8427e"),
             None
@@ -310,6 +311,6 @@ mod tests {
         assert_eq!(Digest::parse(&format!("SHA1:{HELLO}")), None);
         assert_eq!(Digest::parse("SHA256:12"), None);
         let upper = Digest::parse(&format!("SHA256:{}", HELLO.to_uppercase())).unwrap();
-        assert!(upper.fits(&b"hello"[..]).unwrap());
+        assert!(upper.matches(&b"hello"[..]).unwrap());
     }
 }

@@ -1,19 +1,21 @@
-//! Packages of a Debian system, changed with apt and dpkg.
+//! Updates of packages on a Debian system, with apt and dpkg.
 //!
-//! The whole plan is fetched into a folder of the agent, checked and flushed before anything changes, and installed from
-//! there without any source. The files stay until the new state is verified: they are the way forward when the power
-//! goes in the middle. An exit status proves nothing here; what counts is the state of each package and dpkg's audit.
+//! The files of the whole plan are fetched into a folder of the agent, checked and flushed before anything changes, and
+//! installed from there without any source. They are retained until the new state is verified, so that the update can be
+//! finished after a power cut. Exit statuses prove nothing here; the state of each package and dpkg's audit decide.
 
 mod advice;
 mod apt;
-mod aptlog;
+mod apt_log;
 mod audit;
+mod baseline;
 mod dpkg;
 mod dpkg_lock;
 mod fetch;
 mod files;
+mod held_back;
+mod index_targets;
 mod names;
-mod note;
 mod observe;
 mod parse;
 mod plan;
@@ -23,143 +25,155 @@ mod rules;
 mod services;
 mod sources;
 mod space;
-mod targets;
 mod verify;
-mod withheld;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 
-use self::apt::{Transaction, failure, storage};
+use self::apt::{AptTransaction, storage_failure, tool_failure};
 use self::dpkg_lock::{DpkgLock, DpkgLockError};
 use self::files::Archives;
-use crate::model::{Failure, FailureKind, PackageMode, PackageWish, Wish};
-use crate::modules::{After, Draft, Fetched, Module, Ready, Try, Undone, Verdict};
+use crate::model::{Failure, FailureKind, PackageMode, PackageSpec, UpdateSpec};
+use crate::modules::{
+    Draft, FetchProgress, Module, PostApplyResult, Readiness, TryKind, UndoOutcome, Verdict,
+};
 use crate::owner::{Owner, OwnerLimits};
-use crate::place::Place;
+use crate::paths::AgentPaths;
 use crate::runner::Output;
 
-pub use self::apt::{Limits, Tools};
+pub use self::apt::{PackageToolTimeouts, PackageTools};
+pub use self::baseline::{PackageBaseline, RebootRequests};
 pub use self::files::{Deb, Digest, hex};
-pub use self::note::{Asked, Baseline};
-pub use self::parse::{Exact, Install, Kept, Known as KnownPackage, Simulation};
-pub use self::plan::{Installed, Item, Observed, Step, by_package};
-pub use self::rules::are_among;
-pub use self::sources::{Preferences, Shown, View, has_preferences};
-pub use self::targets::{Target, suites};
-pub use self::withheld::{Seen, withheld};
+pub use self::held_back::{SimulationSet, find_held_back};
+pub use self::index_targets::{IndexTarget, origin_suites};
+pub use self::parse::{DpkgPackage, ExactVersion, HeldBackUpgrade, PlannedInstall, Simulation};
+pub use self::plan::{
+    InstalledPackages, PackageObservation, PackageStep, StepItem, index_by_apt_name,
+};
+pub use self::rules::matches_suites;
+pub use self::sources::{AptView, PreferenceScope, SourceScope, has_preferences};
 
-/// Bring packages to a state.
+/// The module for updates of packages.
 #[derive(Debug)]
-pub struct Packages {
-    tools: Tools,
-    place: Place,
+pub struct PackagesModule {
+    tools: PackageTools,
+    paths: AgentPaths,
     archives: Archives,
     owner: Arc<Owner>,
     services: bool,
 }
 
-impl Packages {
-    /// The packages of a place. `services` says whether the services of the running system are those of the place.
-    pub fn new(tools: Tools, place: Place, owner: Arc<Owner>, services: bool) -> Self {
-        let archives = Archives::of(&place);
+impl PackagesModule {
+    /// Creates the module. `services` says whether the running services belong to the managed root.
+    pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>, services: bool) -> Self {
+        let archives = Archives::new(&paths);
         Self {
             tools,
-            place,
+            paths,
             archives,
             owner,
             services,
         }
     }
 
-    /// The part of a wish that speaks of packages.
-    pub fn wanted(wish: &Wish) -> Option<&PackageWish> {
-        match wish {
-            Wish::Packages(packages) => Some(packages),
-            Wish::Image(_) | Wish::Unknown => None,
+    /// The package part of an update spec.
+    pub fn select_spec(spec: &UpdateSpec) -> Option<&PackageSpec> {
+        match spec {
+            UpdateSpec::Packages(packages) => Some(packages),
+            UpdateSpec::Image(_) | UpdateSpec::Unknown => None,
         }
     }
 
-    async fn lock(&self, wait: Duration) -> Result<DpkgLock, Failure> {
-        DpkgLock::take(&self.place, wait)
+    async fn lock_dpkg(&self, wait: Duration) -> Result<DpkgLock, Failure> {
+        DpkgLock::acquire(&self.paths, wait)
             .await
             .map_err(|error| match error {
-                DpkgLockError::File(error) => storage(error),
-                held @ DpkgLockError::Held(_) => Failure::new(FailureKind::Apply, held.to_string()),
+                DpkgLockError::File(error) => storage_failure(error),
+                timeout @ DpkgLockError::Timeout(_) => {
+                    Failure::new(FailureKind::Apply, timeout.to_string())
+                }
             })
     }
 
-    async fn install(&self, step: &Step, trying: Try) -> Result<(), Failure> {
-        if trying == Try::Again {
+    async fn install(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
+        if trying == TryKind::Again {
             return self.repair(step).await;
         }
-        let start = aptlog::length(&self.place);
-        self.enter_notes().await?;
+        let start = apt_log::log_length(&self.paths);
+        self.apply_dpkg_updates().await?;
         let output = self.run_transaction(step).await?;
         if output.succeeded() {
             return Ok(());
         }
-        // One package's failure leaves others unpacked that could be finished.
-        let mut failed = failure(FailureKind::Apply, "apt-get install", &output);
-        if let Ok(after) = self.finish_what_can_be().await {
-            let log = format!("{}\n{}", failed.log, parse::words(&after));
+        // After the failure of one package, others may be left unpacked that can be configured.
+        let mut failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
+        if let Ok(after) = self.configure_remaining().await {
+            let log = format!("{}\n{}", failed.log, parse::clean_output(&after));
             failed = Failure::with_log(failed.kind, failed.reason, &log);
         }
-        Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
+        Err(apt_log::add_log(
+            failed,
+            &apt_log::read_since(&self.paths, start),
+        ))
     }
 
-    /// Lets apt do what a step says, in one transaction.
-    async fn run_transaction(&self, step: &Step) -> Result<Output, Failure> {
-        let left = self.left_to_remove(step).await?;
-        self.tools.install_files(&transaction(step, &left)).await
+    /// Runs a step as one apt transaction.
+    async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
+        let left = self.remaining_removals(step).await?;
+        self.tools
+            .install_files(&apt_transaction(step, &left))
+            .await
     }
 
-    /// What a step removes and is still there: apt does not know every package that is not.
-    async fn left_to_remove(&self, step: &Step) -> Result<Vec<String>, Failure> {
+    /// The removals of a step that are still to be done. apt does not know every package that is already removed.
+    async fn remaining_removals(&self, step: &PackageStep) -> Result<Vec<String>, Failure> {
         let mut removals: Vec<_> = step
             .items()
             .filter(|item| item.change.after.is_none())
             .map(|item| item.package.clone())
             .collect();
         if !removals.is_empty() {
-            let installed = self.installed().await?;
+            let installed = self.list_installed().await?;
             let is_there = |package: &String| {
-                let known = installed.get(package);
-                known.is_some_and(KnownPackage::is_present)
+                let dpkg_package = installed.get(package);
+                dpkg_package.is_some_and(DpkgPackage::is_present)
             };
             removals.retain(is_there);
         }
         Ok(removals)
     }
 
-    async fn configure(&self) -> Result<(), Failure> {
-        let start = aptlog::length(&self.place);
-        let _lock = self.lock(self.tools.limits().lock).await?;
-        let output = self.tools.configure().await?;
+    async fn configure_packages(&self) -> Result<(), Failure> {
+        let start = apt_log::log_length(&self.paths);
+        let _lock = self.lock_dpkg(self.tools.timeouts().lock).await?;
+        let output = self.tools.configure_all().await?;
         if output.succeeded() {
             return Ok(());
         }
-        let failed = failure(FailureKind::Apply, "dpkg --configure", &output);
-        Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
+        let failed = tool_failure(FailureKind::Apply, "dpkg --configure", &output);
+        Err(apt_log::add_log(
+            failed,
+            &apt_log::read_since(&self.paths, start),
+        ))
     }
 
-    async fn finish_what_can_be(&self) -> Result<String, Failure> {
-        let _lock = self.lock(self.tools.limits().lock).await?;
-        Ok(self.tools.configure().await?.words())
+    async fn configure_remaining(&self) -> Result<String, Failure> {
+        let _lock = self.lock_dpkg(self.tools.timeouts().lock).await?;
+        Ok(self.tools.configure_all().await?.combined_output())
     }
 
-    /// Whether the node is as it was when the plan was made, or further on the way.
-    async fn check_unchanged(&self, steps: &[Step]) -> Result<(), Failure> {
-        let installed = self.installed().await?;
-        let version = |item: &Item| {
-            let known = installed
+    /// Fails if a package was changed since the plan was made, except to its planned version.
+    async fn check_unchanged(&self, steps: &[PackageStep]) -> Result<(), Failure> {
+        let installed = self.list_installed().await?;
+        let version = |item: &StepItem| {
+            let package = installed
                 .get(&item.package)
-                .filter(|known| known.is_present());
-            known.map(|known| known.version.clone())
+                .filter(|package| package.is_present());
+            package.map(|package| package.version.clone())
         };
-        let moved = steps.iter().flat_map(Step::items).filter(|item| {
+        let moved = steps.iter().flat_map(PackageStep::items).filter(|item| {
             let version = version(item);
             version != item.change.before && version != item.change.after
         });
@@ -168,19 +182,19 @@ impl Packages {
             return Ok(());
         }
         let reason = format!(
-            "these packages were changed by someone else since the plan was made: {}",
-            plan::enumerate(moved)
+            "these packages were changed by another program since the plan was made: {}",
+            plan::join_names(moved)
         );
         Err(Failure::new(FailureKind::Plan, reason))
     }
 
-    /// Whether the machine's owner, who may have thought otherwise when the plan was made, allows its downgrades.
-    fn downgrades_are_allowed(&self, steps: &[Step]) -> Result<(), String> {
+    /// Fails if the machine's owner does not allow the downgrades of the plan; the limits may have changed since it was made.
+    fn check_downgrades_allowed(&self, steps: &[PackageStep]) -> Result<(), String> {
         let limits = self.owner.limits().map_err(|error| error.to_string())?;
-        let has_some = |step: &Step| {
+        let has_some = |step: &PackageStep| {
             matches!(
                 step,
-                Step::Install {
+                PackageStep::Install {
                     downgrades: true,
                     ..
                 }
@@ -189,14 +203,17 @@ impl Packages {
         if limits.downgrades || !steps.iter().any(has_some) {
             return Ok(());
         }
-        Err("the machine's owner allows no downgrades, and the change has some".to_owned())
+        Err("the change contains downgrades, which the machine's owner does not allow".to_owned())
     }
 
-    /// Whether apt would do what was planned, and nothing else.
-    async fn check_simulation(&self, step: &Step) -> Result<(), Failure> {
-        let left = self.left_to_remove(step).await?;
-        let simulation = self.tools.simulate_files(&transaction(step, &left)).await?;
-        let is_planned = |install: &Install| {
+    /// Fails if apt would do anything that is not planned.
+    async fn check_simulation(&self, step: &PackageStep) -> Result<(), Failure> {
+        let left = self.remaining_removals(step).await?;
+        let simulation = self
+            .tools
+            .simulate_files(&apt_transaction(step, &left))
+            .await?;
+        let is_planned = |install: &PlannedInstall| {
             step.items().any(|item| {
                 item.package == install.package
                     && item.change.after.as_ref() == Some(&install.after)
@@ -219,54 +236,58 @@ impl Packages {
             return Ok(());
         }
         let reason = format!(
-            "the plan no longer fits the node, apt would also {}",
-            plan::enumerate(surprises)
+            "the plan no longer fits the node: apt would also {}",
+            plan::join_names(surprises)
         );
         Err(Failure::new(FailureKind::Plan, reason))
     }
 
-    /// Fetches what is not there yet of the files of a plan.
-    async fn fetch_missing(&self, debs: &[Deb], view: View, pace: u64) -> Result<(), Failure> {
-        let missing = || self.archives.missing(debs).map_err(storage);
-        let wanted = missing()?;
-        if wanted.is_empty() {
+    /// Fetches the missing files of a plan.
+    async fn fetch_missing(&self, debs: &[Deb], view: AptView, pace: u64) -> Result<(), Failure> {
+        let missing = || self.archives.missing_files(debs).map_err(storage_failure);
+        let to_fetch = missing()?;
+        if to_fetch.is_empty() {
             return Ok(());
         }
-        space::check(
+        space::check_space(
             self.archives.folder(),
-            wanted.iter().map(|deb| deb.size).sum(),
+            to_fetch.iter().map(|deb| deb.size).sum(),
         )?;
-        let was_begun = self.archives.has_begun(&wanted);
-        let mut fetched = self.tools.download(&wanted, view, pace).await;
+        let was_begun = self.archives.has_partial_files(&to_fetch);
+        let mut fetched = self.tools.download(&to_fetch, view, pace).await;
         let is_broken = |failure: &Failure| failure.kind == FailureKind::Signature;
         if was_begun && fetched.as_ref().is_err_and(is_broken) {
-            // What was begun before a power cut may be what is broken.
-            self.archives.drop_broken(&wanted).map_err(storage)?;
+            // A partial file from before a power cut may be the broken one: fetch it again from the beginning.
+            self.archives
+                .remove_broken(&to_fetch)
+                .map_err(storage_failure)?;
             fetched = self.tools.download(&missing()?, view, pace).await;
         }
-        self.archives.drop_broken(&wanted).map_err(storage)?;
+        self.archives
+            .remove_broken(&to_fetch)
+            .map_err(storage_failure)?;
         fetched?;
         let broken = missing()?;
         if broken.is_empty() {
             return Ok(());
         }
-        let names = plan::enumerate(broken.iter().map(|deb| deb.name.clone()));
-        let reason = format!("these files are not what the index says: {names}");
+        let names = plan::join_names(broken.iter().map(|deb| deb.name.clone()));
+        let reason = format!("these files do not match the package index: {names}");
         Err(Failure::new(FailureKind::Signature, reason))
     }
 }
 
-/// What apt is to do for a step, of whose removals these are left.
-fn transaction<'a>(step: &'a Step, left: &'a [String]) -> Transaction<'a> {
-    Transaction {
+/// The apt transaction of a step, with its remaining removals.
+fn apt_transaction<'a>(step: &'a PackageStep, left: &'a [String]) -> AptTransaction<'a> {
+    AptTransaction {
         debs: step.debs(),
         removals: left.iter().map(String::as_str).collect(),
-        downgrades: matches!(step, Step::Install { downgrades, .. } if *downgrades),
+        allow_downgrades: matches!(step, PackageStep::Install { downgrades, .. } if *downgrades),
     }
 }
 
-/// A failure that may pass by itself within seconds: a network that hiccups, lists that another apt has locked.
-fn backoff() -> ExponentialBuilder {
+/// Retries for failures that may pass within seconds: a network problem, or lists that another apt has locked.
+fn retry_backoff() -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(Duration::from_secs(1))
         .with_max_delay(Duration::from_secs(10))
@@ -274,163 +295,178 @@ fn backoff() -> ExponentialBuilder {
         .with_max_times(2)
 }
 
-fn may_pass(failure: &Failure) -> bool {
+fn is_transient(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::Refresh | FailureKind::Download)
 }
 
-impl Module for Packages {
+impl Module for PackagesModule {
     const NAME: &'static str = "packages";
-    const STEPS: &'static [&'static str] = Step::NAMES;
-    type Wanted = PackageWish;
-    type Observed = Observed;
-    type Step = Step;
-    type Baseline = Baseline;
+    const STEP_NAMES: &'static [&'static str] = PackageStep::NAMES;
+    type Spec = PackageSpec;
+    type Observation = PackageObservation;
+    type Step = PackageStep;
+    type Baseline = PackageBaseline;
 
-    async fn refresh(&self, wanted: Option<&PackageWish>) -> Result<(), Failure> {
-        let (wanted, limits) = match wanted {
-            Some(wanted) => {
-                names::validate(wanted)?;
-                (wanted.clone(), self.limits()?)
+    async fn refresh(&self, spec: Option<&PackageSpec>) -> Result<(), Failure> {
+        let (spec, limits) = match spec {
+            Some(spec) => {
+                names::validate(spec)?;
+                (spec.clone(), self.owner_limits()?)
             }
-            None => (latest(), OwnerLimits::default()),
+            None => (latest_spec(), OwnerLimits::default()),
         };
-        (|| self.renew_lists(&wanted, &limits))
-            .retry(backoff())
+        (|| self.refresh_lists(&spec, &limits))
+            .retry(retry_backoff())
             .sleep(tokio::time::sleep)
-            .when(may_pass)
+            .when(is_transient)
             .await
     }
 
-    async fn observe(&self, wanted: &PackageWish) -> Result<Observed, Failure> {
-        names::validate(wanted)?;
-        let limits = self.limits()?;
-        self.look_ahead(wanted, limits).await
+    async fn observe(&self, spec: &PackageSpec) -> Result<PackageObservation, Failure> {
+        names::validate(spec)?;
+        let limits = self.owner_limits()?;
+        self.observe_update(spec, limits).await
     }
 
-    fn plan(wanted: &PackageWish, observed: &Observed) -> Result<Draft<Step>, Failure> {
-        plan::plan(wanted, observed)
+    fn plan(
+        spec: &PackageSpec,
+        observed: &PackageObservation,
+    ) -> Result<Draft<PackageStep>, Failure> {
+        plan::plan(spec, observed)
     }
 
-    fn step_name(step: &Step) -> &'static str {
+    fn step_name(step: &PackageStep) -> &'static str {
         step.name()
     }
 
-    async fn fetch(&self, step: &Step) -> Result<Fetched, Failure> {
-        let Step::Install {
+    async fn fetch(&self, step: &PackageStep) -> Result<FetchProgress, Failure> {
+        let PackageStep::Install {
             debs,
             own_sources,
-            pace,
+            bytes_per_second: pace,
             ..
         } = step
         else {
-            return Ok(Fetched::All);
+            return Ok(FetchProgress::Complete);
         };
-        let view = View::of(if *own_sources {
-            Shown::Allowed
+        let view = AptView::from_sources(if *own_sources {
+            SourceScope::Allowed
         } else {
-            Shown::System
+            SourceScope::System
         });
-        self.archives.prepare().map_err(storage)?;
+        self.archives.create().map_err(storage_failure)?;
         (|| self.fetch_missing(debs, view, *pace))
-            .retry(backoff())
+            .retry(retry_backoff())
             .sleep(tokio::time::sleep)
-            .when(may_pass)
+            .when(is_transient)
             .await?;
-        self.archives.flush(debs).map_err(storage)?;
-        Ok(Fetched::All)
+        self.archives.flush(debs).map_err(storage_failure)?;
+        Ok(FetchProgress::Complete)
     }
 
-    async fn check(&self, steps: &[Step]) -> Result<Ready, Failure> {
-        match DpkgLock::take(&self.place, self.tools.limits().lock).await {
+    async fn check(&self, steps: &[PackageStep]) -> Result<Readiness, Failure> {
+        match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
             Ok(_) => {}
-            Err(held @ DpkgLockError::Held(_)) => return Ok(Ready::NotYet(held.to_string())),
-            Err(DpkgLockError::File(error)) => return Err(storage(error)),
+            Err(timeout @ DpkgLockError::Timeout(_)) => {
+                return Ok(Readiness::NotYet(timeout.to_string()));
+            }
+            Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
         }
-        if let Err(why) = self.downgrades_are_allowed(steps) {
-            return Ok(Ready::NotYet(why));
+        if let Err(why) = self.check_downgrades_allowed(steps) {
+            return Ok(Readiness::NotYet(why));
         }
         self.check_unchanged(steps).await?;
         for step in steps {
-            if matches!(step, Step::Install { .. }) {
+            if matches!(step, PackageStep::Install { .. }) {
                 self.check_simulation(step).await?;
             }
         }
-        Ok(Ready::Yes)
+        Ok(Readiness::Ready)
     }
 
-    async fn note(&self, steps: &[Step]) -> Result<Baseline, Failure> {
-        self.baseline(steps).await
+    async fn take_baseline(&self, steps: &[PackageStep]) -> Result<PackageBaseline, Failure> {
+        self.observe_baseline(steps).await
     }
 
-    async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure> {
-        let held = match trying {
-            Try::First => DpkgLock::is_held(&self.place).map_err(storage)?,
-            Try::Again => match DpkgLock::take(&self.place, self.tools.limits().lock).await {
-                Ok(_) => false,
-                Err(DpkgLockError::Held(_)) => true,
-                Err(DpkgLockError::File(error)) => return Err(storage(error)),
-            },
+    async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
+        let is_locked = match trying {
+            TryKind::First => DpkgLock::is_held(&self.paths).map_err(storage_failure)?,
+            TryKind::Again => {
+                match DpkgLock::acquire(&self.paths, self.tools.timeouts().lock).await {
+                    Ok(_) => false,
+                    Err(DpkgLockError::Timeout(_)) => true,
+                    Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
+                }
+            }
         };
-        Ok(held.then(|| "another program holds dpkg's lock".to_owned()))
+        Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
     }
 
-    async fn apply(&self, step: &Step, trying: Try) -> Result<(), Failure> {
+    async fn apply(&self, step: &PackageStep, trying: TryKind) -> Result<(), Failure> {
         match step {
-            Step::Install { .. } => self.install(step, trying).await,
-            Step::Configure { .. } => self.configure().await,
-            Step::Mark { automatic } => self.tools.mark_automatic(automatic).await,
+            PackageStep::Install { .. } => self.install(step, trying).await,
+            PackageStep::Configure { .. } => self.configure_packages().await,
+            PackageStep::Mark { automatic } => self.tools.mark_automatic(automatic).await,
         }
     }
 
-    async fn verify(&self, steps: &[Step], baseline: &Baseline) -> Result<Verdict, Failure> {
-        self.look(steps, baseline).await
+    async fn verify(
+        &self,
+        steps: &[PackageStep],
+        baseline: &PackageBaseline,
+    ) -> Result<Verdict, Failure> {
+        self.verify_packages(steps, baseline).await
     }
 
-    async fn after(&self, steps: &[Step], baseline: &Baseline) -> Result<After, Failure> {
-        Ok(self.follow_up(steps, baseline).await)
+    async fn post_apply(
+        &self,
+        steps: &[PackageStep],
+        baseline: &PackageBaseline,
+    ) -> Result<PostApplyResult, Failure> {
+        Ok(self.post_apply_packages(steps, baseline).await)
     }
 
-    async fn is_untouched(&self, steps: &[Step]) -> Result<bool, Failure> {
-        if DpkgLock::is_held(&self.place).map_err(storage)?
-            || repair::notes_are_left(&self.place)?
-            || !self.is_sound(steps).await?
+    async fn is_untouched(&self, steps: &[PackageStep]) -> Result<bool, Failure> {
+        if DpkgLock::is_held(&self.paths).map_err(storage_failure)?
+            || repair::has_dpkg_updates(&self.paths)?
+            || !self.is_consistent(steps).await?
         {
             return Ok(false);
         }
-        let installed = self.installed().await?;
-        let as_before = |item: &Item| {
-            let known = installed
+        let installed = self.list_installed().await?;
+        let as_before = |item: &StepItem| {
+            let package = installed
                 .get(&item.package)
-                .filter(|known| known.is_present());
-            let state = known.is_none_or(|known| known.state == "installed");
-            state && known.map(|known| &known.version) == item.change.before.as_ref()
+                .filter(|package| package.is_present());
+            let state = package.is_none_or(|package| package.state == "installed");
+            state && package.map(|package| &package.version) == item.change.before.as_ref()
         };
-        Ok(steps.iter().flat_map(Step::items).all(as_before))
+        Ok(steps.iter().flat_map(PackageStep::items).all(as_before))
     }
 
-    async fn undo(&self, steps: &[Step]) -> Result<Undone, Failure> {
-        // Older versions are rarely in the sources any more, and maintainer scripts do not know the way back. But where a
-        // script refused before anything was unpacked, there is nothing to go back from.
+    async fn undo(&self, steps: &[PackageStep]) -> Result<UndoOutcome, Failure> {
+        // Older versions are rarely still available, and maintainer scripts do not support the way back. But if a script
+        // failed before anything was unpacked, there is nothing to undo.
         if self.is_untouched(steps).await? {
-            return Ok(Undone::Entirely);
+            return Ok(UndoOutcome::Entirely);
         }
-        Ok(Undone::Impossible)
+        Ok(UndoOutcome::Impossible)
     }
 
-    fn clean(&self) -> Result<(), Failure> {
-        // A dpkg that outlived its attempt may still need the files: they go the next time.
-        if self.archives.is_used() && DpkgLock::is_held(&self.place).map_err(storage)? {
-            let reason = "the kept files stay, because dpkg is still at work";
+    fn clean_up(&self) -> Result<(), Failure> {
+        // A dpkg that is still running may need the files; they are removed the next time.
+        if self.archives.exists() && DpkgLock::is_held(&self.paths).map_err(storage_failure)? {
+            let reason = "the downloaded files are retained, because dpkg is still running";
             return Err(Failure::new(FailureKind::Apply, reason));
         }
-        if !self.archives.is_kept() {
-            self.archives.clean().map_err(storage)?;
+        if !self.archives.is_retained() {
+            self.archives.remove_all().map_err(storage_failure)?;
         }
-        sources::clean(&self.place).map_err(storage)
+        sources::remove_folders(&self.paths).map_err(storage_failure)
     }
 }
 
-/// Everything to the newest version, as apt itself would do it: what the node's facts are made of.
-pub fn latest() -> PackageWish {
-    PackageWish::new(PackageMode::Latest)
+/// An update of everything to the newest version, as apt itself would do it. The node's facts are based on it.
+pub fn latest_spec() -> PackageSpec {
+    PackageSpec::new(PackageMode::Latest)
 }

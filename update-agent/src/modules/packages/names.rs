@@ -1,19 +1,19 @@
-//! What a package may be called. Names and versions come from the server and end on command lines of apt, which gives
-//! some characters a meaning of its own; what is not a name by Debian's policy gets no further than this file.
+//! Validates names, versions, rules and sources of a spec. They come from the server and are passed to apt on its command
+//! line, where some characters have a special meaning. Names that do not follow Debian's policy are rejected here.
 
 use std::collections::BTreeSet;
 
 use super::rules::is_excluded;
-use crate::model::{Failure, FailureKind, PackageMode, PackageWish};
+use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 
-/// More packages than this in one wish are a mistake.
-const MOST_PACKAGES: usize = 10_000;
+/// Most packages in one spec.
+const MAX_PACKAGES: usize = 10_000;
 
-/// More suites or patterns than this in one wish are a mistake, and so is a longer one.
-const MOST_RULES: usize = 1_000;
-const MOST_TEXT: usize = 200;
+/// Most suites or patterns in one spec, and the longest of them in bytes.
+const MAX_RULES: usize = 1_000;
+const MAX_RULE_BYTES: usize = 200;
 
-/// The fields that a source may have.
+/// Allowed fields of a source.
 const SOURCE_FIELDS: [&str; 9] = [
     "Types",
     "URIs",
@@ -26,68 +26,74 @@ const SOURCE_FIELDS: [&str; 9] = [
     "Targets",
 ];
 
-/// The ways in which a source may be reached.
+/// Allowed URI schemes of a source.
 const SCHEMES: [&str; 3] = ["https://", "http://", "file:/"];
 
-/// Refuses a wish that cannot be put to apt.
-pub fn validate(wish: &PackageWish) -> Result<(), Failure> {
-    if let PackageMode::Exactly(packages) = &wish.mode {
-        if packages.len() > MOST_PACKAGES {
-            return Err(refuse(format!(
-                "{} packages are wanted, more than {MOST_PACKAGES}",
+/// Rejects a spec that must not be passed to apt.
+pub fn validate(spec: &PackageSpec) -> Result<(), Failure> {
+    if let PackageMode::Exactly(packages) = &spec.mode {
+        if packages.len() > MAX_PACKAGES {
+            return Err(invalid_spec(format!(
+                "{} packages are requested, more than {MAX_PACKAGES}",
                 packages.len()
             )));
         }
         if packages.is_empty() {
-            return Err(refuse("no package is named".to_owned()));
+            return Err(invalid_spec("no package is named".to_owned()));
         }
-        let mut named = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for package in packages {
-            if !named.insert(&package.name) {
-                return Err(refuse(format!("{} is named twice", package.name)));
+            if !names.insert(&package.name) {
+                return Err(invalid_spec(format!("{} is named twice", package.name)));
             }
             if !is_name(&package.name) {
-                return Err(refuse(format!("{:?} is no package's name", package.name)));
+                return Err(invalid_spec(format!(
+                    "{:?} is not a package name",
+                    package.name
+                )));
             }
             let version = package.version.as_deref();
             if let Some(version) = version.filter(|version| !is_version(version)) {
-                return Err(refuse(format!(
-                    "{version:?} is no version of {}",
+                return Err(invalid_spec(format!(
+                    "{version:?} is not a version of {}",
                     package.name
                 )));
             }
         }
     }
-    validate_rules(wish)?;
-    wish.sources.iter().try_for_each(|stanza| {
-        validate_source(stanza).map_err(|why| refuse(format!("a source is not usable: {why}")))
+    validate_rules(spec)?;
+    spec.sources.iter().try_for_each(|stanza| {
+        validate_source(stanza)
+            .map_err(|why| invalid_spec(format!("a source is not usable: {why}")))
     })
 }
 
-/// Suites are compared with names, patterns end in a file of apt's.
-fn validate_rules(wish: &PackageWish) -> Result<(), Failure> {
-    let rules = &wish.rules;
-    if rules.suites.len() > MOST_RULES || rules.exclude.len() > MOST_RULES {
-        return Err(refuse(format!(
-            "more than {MOST_RULES} suites or patterns are named"
+/// Validates suites, which are compared with names, and patterns, which are written to a preferences file of apt.
+fn validate_rules(spec: &PackageSpec) -> Result<(), Failure> {
+    let rules = &spec.rules;
+    if rules.suites.len() > MAX_RULES || rules.exclude.len() > MAX_RULES {
+        return Err(invalid_spec(format!(
+            "more than {MAX_RULES} suites or patterns are named"
         )));
     }
     if let Some(suite) = rules.suites.iter().find(|suite| !is_suite(suite)) {
-        return Err(refuse(format!("{suite:?} is no suite")));
+        return Err(invalid_spec(format!("{suite:?} is not a suite")));
     }
     let pattern = rules.exclude.iter().find(|pattern| !is_pattern(pattern));
     if let Some(pattern) = pattern {
-        return Err(refuse(format!("{pattern:?} is no pattern of names")));
+        return Err(invalid_spec(format!(
+            "{pattern:?} is not a pattern of package names"
+        )));
     }
-    let PackageMode::Exactly(packages) = &wish.mode else {
+    let PackageMode::Exactly(packages) = &spec.mode else {
         return Ok(());
     };
     match packages
         .iter()
         .find(|package| is_excluded(rules, &package.name))
     {
-        Some(package) => Err(refuse(format!(
-            "{} is wanted and is to be left as it is",
+        Some(package) => Err(invalid_spec(format!(
+            "{} is requested and excluded by the same policy",
             package.name
         ))),
         None => Ok(()),
@@ -96,7 +102,7 @@ fn validate_rules(wish: &PackageWish) -> Result<(), Failure> {
 
 fn is_suite(text: &str) -> bool {
     !text.is_empty()
-        && text.len() <= MOST_TEXT
+        && text.len() <= MAX_RULE_BYTES
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"+-._~/".contains(&byte))
@@ -105,15 +111,15 @@ fn is_suite(text: &str) -> bool {
 fn is_pattern(text: &str) -> bool {
     let plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.*?".contains(&byte);
-    !text.is_empty() && text.len() <= MOST_TEXT && text.bytes().all(plain)
+    !text.is_empty() && text.len() <= MAX_RULE_BYTES && text.bytes().all(plain)
 }
 
-fn refuse(reason: String) -> Failure {
+fn invalid_spec(reason: String) -> Failure {
     Failure::new(FailureKind::Plan, reason)
 }
 
-/// Debian policy §5.6.1, with an architecture after a colon if need be. A hyphen at the end is left out: apt would take
-/// it as a wish to remove.
+/// Debian policy §5.6.1, optionally with an architecture after a colon. A hyphen at the end is not accepted: apt would
+/// remove the package.
 pub fn is_name(text: &str) -> bool {
     let (name, architecture) = match text.split_once(':') {
         Some((name, architecture)) => (name, Some(architecture)),
@@ -147,7 +153,7 @@ pub fn is_version(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b".+-~:".contains(&byte))
 }
 
-/// One DEB822 stanza with nothing in it that would switch checks off.
+/// Accepts one DEB822 stanza that disables no checks of apt.
 fn validate_source(stanza: &str) -> Result<(), String> {
     if stanza.len() > 64 << 10 {
         return Err("it is longer than 64 KiB".to_owned());
@@ -159,7 +165,7 @@ fn validate_source(stanza: &str) -> Result<(), String> {
         return Err("it has control characters".to_owned());
     }
     let mut field = "";
-    let mut seen = Vec::new();
+    let mut fields = Vec::new();
     for line in stanza.trim_end_matches('\n').split('\n') {
         if line.trim().is_empty() {
             return Err("it has an empty line".to_owned());
@@ -169,31 +175,31 @@ fn validate_source(stanza: &str) -> Result<(), String> {
         } else {
             let (name, value) = line
                 .split_once(':')
-                .ok_or_else(|| format!("the line {line:?} is no field"))?;
+                .ok_or_else(|| format!("the line {line:?} is not a field"))?;
             field = SOURCE_FIELDS
                 .into_iter()
-                .find(|known| known.eq_ignore_ascii_case(name))
+                .find(|allowed| allowed.eq_ignore_ascii_case(name))
                 .ok_or_else(|| format!("the field {name:?} is not allowed"))?;
-            if seen.contains(&field) {
-                return Err(format!("the field {field} is there twice"));
+            if fields.contains(&field) {
+                return Err(format!("the field {field} occurs twice"));
             }
-            seen.push(field);
+            fields.push(field);
             value
         };
-        let mut words = value.split_whitespace();
+        let mut values = value.split_whitespace();
         match field {
             "" => return Err("it begins in the middle of a field".to_owned()),
-            "Types" if words.any(|word| word != "deb") => {
+            "Types" if values.any(|item| item != "deb") => {
                 return Err("only the type deb is allowed".to_owned());
             }
-            "URIs" if words.any(|word| !SCHEMES.iter().any(|scheme| word.starts_with(scheme))) => {
+            "URIs" if values.any(|item| !SCHEMES.iter().any(|scheme| item.starts_with(scheme))) => {
                 return Err("its URIs must begin with https, http or file".to_owned());
             }
             _ => {}
         }
     }
     for field in ["Types", "URIs", "Suites", "Signed-By"] {
-        if !seen.contains(&field) {
+        if !fields.contains(&field) {
             return Err(format!("the field {field} is missing"));
         }
     }
@@ -203,10 +209,10 @@ fn validate_source(stanza: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::WantedPackage;
+    use crate::model::PackageRequirement;
 
     #[test]
-    fn a_name_is_a_name_by_debians_policy() {
+    fn names_follow_debian_policy() {
         for name in [
             "g++",
             "libc6",
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_a_version_by_debians_policy() {
+    fn versions_follow_debian_policy() {
         for version in [
             "1",
             "1:2.36-9+deb12u10",
@@ -263,35 +269,38 @@ mod tests {
         }
     }
 
-    fn wish(names: &[&str], sources: &[&str]) -> PackageWish {
-        let package = |name: &&str| WantedPackage {
+    fn spec(names: &[&str], sources: &[&str]) -> PackageSpec {
+        let package = |name: &&str| PackageRequirement {
             name: (*name).to_owned(),
             version: None,
         };
-        PackageWish {
+        PackageSpec {
             sources: sources.iter().map(|&text| text.to_owned()).collect(),
-            ..PackageWish::new(PackageMode::Exactly(names.iter().map(package).collect()))
+            ..PackageSpec::new(PackageMode::Exactly(names.iter().map(package).collect()))
         }
     }
 
     #[test]
-    fn a_wish_that_cannot_be_put_to_apt_is_refused_by_name() {
-        let refusal = |names: &[&str]| validate(&wish(names, &[])).unwrap_err().reason;
-        assert_eq!(refusal(&["curl", "-o"]), "\"-o\" is no package's name");
+    fn an_invalid_spec_is_refused_with_its_reason() {
+        let refusal = |names: &[&str]| validate(&spec(names, &[])).unwrap_err().reason;
+        assert_eq!(refusal(&["curl", "-o"]), "\"-o\" is not a package name");
         assert_eq!(refusal(&[]), "no package is named");
         assert_eq!(refusal(&["curl", "curl"]), "curl is named twice");
-        let many: Vec<_> = (0..=MOST_PACKAGES)
+        let many: Vec<_> = (0..=MAX_PACKAGES)
             .map(|number| format!("p{number}"))
             .collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
-        assert_eq!(refusal(&many), "10001 packages are wanted, more than 10000");
-        validate(&wish(&many[1..], &[])).unwrap();
+        assert_eq!(
+            refusal(&many),
+            "10001 packages are requested, more than 10000"
+        );
+        validate(&spec(&many[1..], &[])).unwrap();
     }
 
     #[test]
-    fn a_source_says_who_signs_it_and_switches_nothing_off() {
+    fn a_source_must_be_signed_and_disables_no_check() {
         let good = "Types: deb\nURIs: https://deb.example/debian\nSuites: stable\nComponents: main\nSigned-By:\n -----BEGIN\n .\n x\n";
-        validate(&wish(&["curl"], &[good])).unwrap();
+        validate(&spec(&["curl"], &[good])).unwrap();
         for bad in [
             "",
             "Types: deb\nURIs: https://deb.example\nSuites: stable\n",
@@ -305,17 +314,17 @@ mod tests {
             &good.replace("Components: main", "no field"),
             " continued\n",
         ] {
-            assert!(validate(&wish(&["curl"], &[bad])).is_err(), "{bad}");
+            assert!(validate(&spec(&["curl"], &[bad])).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn rules_that_would_mean_something_else_to_apt_are_refused() {
+    fn rules_with_a_meaning_to_apt_are_refused() {
         let refusal = |suites: &[&str], exclude: &[&str]| {
-            let mut wish = wish(&["curl"], &[]);
-            wish.rules.suites = suites.iter().map(|&text| text.to_owned()).collect();
-            wish.rules.exclude = exclude.iter().map(|&text| text.to_owned()).collect();
-            validate(&wish).err().map(|failure| failure.reason)
+            let mut spec = spec(&["curl"], &[]);
+            spec.rules.suites = suites.iter().map(|&text| text.to_owned()).collect();
+            spec.rules.exclude = exclude.iter().map(|&text| text.to_owned()).collect();
+            validate(&spec).err().map(|failure| failure.reason)
         };
         assert_eq!(
             refusal(
@@ -340,7 +349,7 @@ mod tests {
         }
         assert_eq!(
             refusal(&[], &["c*"]).unwrap(),
-            "curl is wanted and is to be left as it is"
+            "curl is requested and excluded by the same policy"
         );
     }
 }

@@ -1,207 +1,217 @@
-//! Looking: what is there, and what apt would do, with what policy and owner leave out kept from it.
+//! Observes the installed packages and what apt would do under the rules of policy and owner.
 
 use std::collections::BTreeSet;
 
-use super::plan::{Observed, enumerate};
-use super::rules::{self, Suites};
-use super::sources::{self, Preferences, Shown, View};
-use super::targets::Target;
-use super::{Packages, Simulation, storage};
-use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageWish};
+use super::index_targets::IndexTarget;
+use super::plan::{PackageObservation, join_names};
+use super::rules::{self, AllowedSuites};
+use super::sources::{self, AptView, PreferenceScope, SourceScope};
+use super::{PackagesModule, Simulation, storage_failure};
+use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::os::{self, OsRelease};
 use crate::owner::OwnerLimits;
 
-/// Versions that may not be taken are pinned away one after the other, at most so often.
-const MOST_ROUNDS: usize = 20;
+/// How often versions that must not be installed are pinned before the plan fails.
+const MAX_PINNING_ROUNDS: usize = 20;
 
-impl Packages {
-    /// What the machine's owner allows. If that cannot be told, nothing is.
-    pub(super) fn limits(&self) -> Result<OwnerLimits, Failure> {
+impl PackagesModule {
+    /// The limits of the machine's owner. Fails if they cannot be read.
+    pub(super) fn owner_limits(&self) -> Result<OwnerLimits, Failure> {
         let limits = self.owner.limits();
         limits.map_err(|error| Failure::new(FailureKind::Limits, error.to_string()))
     }
 
-    /// Makes the lists of packages current, as far as they are allowed, and the sources that apt is shown for a wish.
-    pub(super) async fn renew_lists(
+    /// Refreshes the package lists of the allowed suites, and writes the sources that apt sees for a spec.
+    pub(super) async fn refresh_lists(
         &self,
-        wanted: &PackageWish,
+        spec: &PackageSpec,
         limits: &OwnerLimits,
     ) -> Result<(), Failure> {
-        let pace = wanted.rules.download_bytes_per_second;
-        let suites = Suites::of(&wanted.rules, limits);
-        if shown(wanted, &suites) == Shown::System {
-            return self.tools.update(View::default(), pace).await;
+        let pace = spec.rules.download_bytes_per_second;
+        let suites = AllowedSuites::new(&spec.rules, limits);
+        if source_scope(spec, &suites) == SourceScope::System {
+            return self.tools.update_lists(AptView::default(), pace).await;
         }
-        let all = sources::all(&self.place, &wanted.sources).map_err(storage)?;
-        sources::write(&self.place, Shown::Whole, &all).map_err(storage)?;
-        let allowed = View::of(Shown::Allowed);
-        if !suites.are_limited() {
-            sources::write(&self.place, Shown::Allowed, &all).map_err(storage)?;
-            return self.tools.update(allowed, pace).await;
+        let all = sources::collect_sources(&self.paths, &spec.sources).map_err(storage_failure)?;
+        sources::write_sources(&self.paths, SourceScope::All, &all).map_err(storage_failure)?;
+        let allowed = AptView::from_sources(SourceScope::Allowed);
+        if !suites.is_limited() {
+            sources::write_sources(&self.paths, SourceScope::Allowed, &all)
+                .map_err(storage_failure)?;
+            return self.tools.update_lists(allowed, pace).await;
         }
-        // A suite of which nothing is known yet may have another name: its list tells.
-        let whole = View::of(Shown::Whole);
+        // The names of an unknown suite are in its list, so that list is fetched first.
+        let all_sources = AptView::from_sources(SourceScope::All);
         for is_lenient in [true, false] {
-            let targets = self.tools.targets(whole).await?;
+            let targets = self.tools.list_index_targets(all_sources).await?;
             let lets = |names: &BTreeSet<String>, is_known: bool| {
-                suites.let_through(names) || (is_lenient && !is_known)
+                suites.allows(names) || (is_lenient && !is_known)
             };
-            let left = sources::only(&all, &targets, &lets);
+            let left = sources::filter_sources(&all, &targets, &lets);
             if left.is_empty() {
-                return Err(suites.missing());
+                return Err(suites.missing_failure());
             }
-            sources::write(&self.place, Shown::Allowed, &left).map_err(storage)?;
+            sources::write_sources(&self.paths, SourceScope::Allowed, &left)
+                .map_err(storage_failure)?;
             if is_lenient {
-                self.tools.update(allowed, pace).await?;
+                self.tools.update_lists(allowed, pace).await?;
             }
         }
         Ok(())
     }
 
-    /// What is there, and what apt would do.
-    pub(super) async fn look_ahead(
+    /// Observes the installed packages and what apt would do.
+    pub(super) async fn observe_update(
         &self,
-        wanted: &PackageWish,
+        spec: &PackageSpec,
         limits: OwnerLimits,
-    ) -> Result<Observed, Failure> {
-        let known = self.tools.list().await?;
-        self.make_room(known.iter().any(super::KnownPackage::is_torn))?;
+    ) -> Result<PackageObservation, Failure> {
+        let packages = self.tools.list_packages().await?;
+        self.clear_archives(packages.iter().any(super::DpkgPackage::needs_reinstall))?;
         let native = self.tools.architecture().await?;
-        let suites = Suites::of(&wanted.rules, &limits);
-        let view = View::of(shown(wanted, &suites));
-        let (simulation, is_pinned) = self.choose(wanted, &limits, view, &native).await?;
-        let (free, unpinned) = self.compare(wanted, &limits, &suites, is_pinned).await?;
+        let suites = AllowedSuites::new(&spec.rules, &limits);
+        let view = AptView::from_sources(source_scope(spec, &suites));
+        let (simulation, is_pinned) = self
+            .simulate_with_pins(spec, &limits, view, &native)
+            .await?;
+        let (free, unpinned) = self
+            .simulate_without_rules(spec, &limits, &suites, is_pinned)
+            .await?;
         let installs = &simulation.installs;
-        let debs = self.tools.files(installs, view).await?;
-        let sizes = self.tools.sizes(installs, view).await?;
-        let targets = self.targets(wanted, &suites).await?;
-        let reboot = os::reboot_required(&self.place).unwrap_or_default();
-        Ok(Observed {
-            native,
-            known,
-            free,
+        let debs = self.tools.resolve_files(installs, view).await?;
+        let sizes = self.tools.installed_sizes(installs, view).await?;
+        let targets = self.list_all_targets(spec, &suites).await?;
+        let reboot = os::reboot_required(&self.paths).unwrap_or_default();
+        Ok(PackageObservation {
+            native_architecture: native,
+            packages,
+            unrestricted: free,
             unpinned,
             debs,
             sizes,
-            automatic: self.tools.automatic().await?,
+            automatic: self.tools.list_automatic().await?,
             targets,
-            codename: OsRelease::of(&self.place).version_codename,
-            rebooters: reboot.1,
-            limits,
+            codename: OsRelease::read(&self.paths).version_codename,
+            reboot_requesters: reboot.1,
+            owner_limits: limits,
             simulation,
         })
     }
 
-    /// What was fetched for other plans goes, unless a person needs it to mend a torn package.
-    fn make_room(&self, is_torn: bool) -> Result<(), Failure> {
-        if !(is_torn && self.archives.is_kept()) {
-            self.archives.clean().map_err(storage)?;
+    /// Removes the files of other plans, unless a person needs them to repair a half-installed package.
+    fn clear_archives(&self, is_torn: bool) -> Result<(), Failure> {
+        if !(is_torn && self.archives.is_retained()) {
+            self.archives.remove_all().map_err(storage_failure)?;
         }
-        self.archives.prepare().map_err(storage)
+        self.archives.create().map_err(storage_failure)
     }
 
-    /// What apt would do by the rules, and whether it had to be kept from something.
-    async fn choose(
+    /// Simulates the update under the rules. Returns the simulation and whether versions had to be pinned.
+    async fn simulate_with_pins(
         &self,
-        wanted: &PackageWish,
+        spec: &PackageSpec,
         limits: &OwnerLimits,
-        mut view: View,
+        mut view: AptView,
         native: &str,
     ) -> Result<(Simulation, bool), Failure> {
-        let removals = wanted.rules.allow_removals && limits.removals;
+        let removals = spec.rules.allow_removals && limits.removals;
         let mut pinned = BTreeSet::new();
-        if !wanted.rules.exclude.is_empty() {
-            self.pin(&wanted.rules, &pinned)?;
-            view = view.with(Preferences::Wish);
+        if !spec.rules.exclude.is_empty() {
+            self.write_pins(&spec.rules, &pinned)?;
+            view = view.with_preferences(PreferenceScope::Spec);
         }
-        for _ in 0..MOST_ROUNDS {
-            let simulation = self.tools.simulate(wanted, removals, view).await?;
-            let offenders = rules::offenders(wanted, &simulation, native);
+        for _ in 0..MAX_PINNING_ROUNDS {
+            let simulation = self.tools.simulate(spec, removals, view).await?;
+            let offenders = rules::find_offenders(spec, &simulation, native);
             if offenders.is_empty() {
-                return Ok((simulation, view.preferences == Preferences::Wish));
+                return Ok((simulation, view.preferences == PreferenceScope::Spec));
             }
             tracing::debug!(
-                packages = enumerate(offenders.iter().map(|(package, _)| package.clone())),
+                packages = join_names(offenders.iter().map(|(package, _)| package.clone())),
                 "these versions may not be taken"
             );
             pinned.extend(offenders);
-            self.pin(&wanted.rules, &pinned)?;
-            view = view.with(Preferences::Wish);
+            self.write_pins(&spec.rules, &pinned)?;
+            view = view.with_preferences(PreferenceScope::Spec);
         }
         let names = pinned.into_iter().map(|(package, _)| package);
         let reason = format!(
-            "apt finds no way without versions that are excluded or too young, such as those of {}",
-            enumerate(names.collect::<BTreeSet<_>>())
+            "apt finds no solution without versions that are excluded or too young, such as those of {}",
+            join_names(names.collect::<BTreeSet<_>>())
         );
         Err(Failure::new(FailureKind::Plan, reason))
     }
 
-    fn pin(
+    fn write_pins(
         &self,
         rules: &PackageRules,
-        offenders: &BTreeSet<rules::Version>,
+        offenders: &BTreeSet<rules::AptVersion>,
     ) -> Result<(), Failure> {
-        let text = rules::pins(rules, offenders);
-        sources::write_preferences(&self.place, &text).map_err(storage)
+        let text = rules::pin_preferences(rules, offenders);
+        sources::write_preferences(&self.paths, &text).map_err(storage_failure)
     }
 
-    /// What apt would do without what policy and owner leave out, and then without the node's own preferences: so it can be
-    /// told what they withhold. That it cannot be told stops nothing.
-    async fn compare(
+    /// Simulates the update without the rules of policy and owner, and then without the node's own preferences, to find out
+    /// which packages they hold back. A failure is only logged.
+    async fn simulate_without_rules(
         &self,
-        wanted: &PackageWish,
+        spec: &PackageSpec,
         limits: &OwnerLimits,
-        suites: &Suites,
+        suites: &AllowedSuites,
         is_pinned: bool,
     ) -> Result<(Option<Simulation>, Option<Simulation>), Failure> {
-        if wanted.mode != PackageMode::Latest {
+        if spec.mode != PackageMode::Latest {
             return Ok((None, None));
         }
-        let removals = wanted.rules.allow_removals && limits.removals;
-        let all = View::of(everything(wanted, suites));
-        let simulate = |view: View| async move {
-            match self.tools.simulate(wanted, removals, view).await {
+        let removals = spec.rules.allow_removals && limits.removals;
+        let all = AptView::from_sources(unrestricted_scope(spec, suites));
+        let simulate = |view: AptView| async move {
+            match self.tools.simulate(spec, removals, view).await {
                 Ok(simulation) => Some(simulation),
                 Err(failure) => {
-                    tracing::warn!(error = %failure, "cannot tell what is withheld");
+                    tracing::warn!(error = %failure, "cannot find out which packages are held back");
                     None
                 }
             }
         };
-        let free = if is_pinned || suites.are_limited() {
+        let free = if is_pinned || suites.is_limited() {
             simulate(all).await
         } else {
             None
         };
-        let unpinned = if sources::has_preferences(&self.place).map_err(storage)? {
-            simulate(all.with(Preferences::Nothing)).await
+        let unpinned = if sources::has_preferences(&self.paths).map_err(storage_failure)? {
+            simulate(all.with_preferences(PreferenceScope::Disabled)).await
         } else {
             None
         };
         Ok((free, unpinned))
     }
 
-    /// The indexes of everything that is compared.
-    async fn targets(&self, wanted: &PackageWish, suites: &Suites) -> Result<Vec<Target>, Failure> {
-        let all = View::of(everything(wanted, suites));
-        self.tools.targets(all).await
+    /// The package indexes of all sources.
+    async fn list_all_targets(
+        &self,
+        spec: &PackageSpec,
+        suites: &AllowedSuites,
+    ) -> Result<Vec<IndexTarget>, Failure> {
+        let all = AptView::from_sources(unrestricted_scope(spec, suites));
+        self.tools.list_index_targets(all).await
     }
 }
 
-/// Which sources apt is shown for a wish.
-fn shown(wanted: &PackageWish, suites: &Suites) -> Shown {
-    if wanted.sources.is_empty() && !suites.are_limited() {
-        Shown::System
+/// The sources that apt sees for a spec.
+fn source_scope(spec: &PackageSpec, suites: &AllowedSuites) -> SourceScope {
+    if spec.sources.is_empty() && !suites.is_limited() {
+        SourceScope::System
     } else {
-        Shown::Allowed
+        SourceScope::Allowed
     }
 }
 
-/// Which sources apt is shown to learn what is left out.
-fn everything(wanted: &PackageWish, suites: &Suites) -> Shown {
-    match shown(wanted, suites) {
-        Shown::System => Shown::System,
-        Shown::Whole | Shown::Allowed => Shown::Whole,
+/// The sources that apt sees without the rules of policy and owner.
+fn unrestricted_scope(spec: &PackageSpec, suites: &AllowedSuites) -> SourceScope {
+    match source_scope(spec, suites) {
+        SourceScope::System => SourceScope::System,
+        SourceScope::All | SourceScope::Allowed => SourceScope::All,
     }
 }
 
@@ -215,33 +225,33 @@ mod tests {
     use evenkeel_kit::TestClock;
 
     use super::*;
-    use crate::model::{KnownVersion, WithheldCause};
+    use crate::model::{HeldBackCause, PackageVersion};
     use crate::modules::Module;
-    use crate::modules::packages::{Limits, Tools};
+    use crate::modules::packages::{PackageToolTimeouts, PackageTools};
     use crate::owner::Owner;
-    use crate::place::Place;
+    use crate::paths::AgentPaths;
     use crate::runner::{Command, Output, RunError, Runner};
 
     const ALLOWED: &str = "/var/lib/evenkeel-agent/sources";
     const PINS: &str = "/var/lib/evenkeel-agent/preferences/00-evenkeel";
 
-    /// A system with `demo` 1, for which the sources have 3 and 2, that heeds preferences.
-    struct Apt {
-        place: Place,
-        /// What the folder of allowed sources had when lists were made current, one text a time.
+    /// A fake apt with `demo` 1 installed and 3 and 2 available. It respects pins.
+    struct FakeApt {
+        paths: AgentPaths,
+        /// Content of the folder of allowed sources at each refresh of the lists.
         updates: Mutex<Vec<String>>,
-        /// What else apt was asked.
+        /// Other apt-get commands.
         commands: Mutex<Vec<String>>,
     }
 
-    impl Apt {
+    impl FakeApt {
         fn allowed(&self) -> String {
-            fs::read_to_string(self.place.inside(ALLOWED).join("x.sources")).unwrap_or_default()
+            fs::read_to_string(self.paths.inside(ALLOWED).join("x.sources")).unwrap_or_default()
         }
 
         fn newest(&self, line: &str) -> &'static str {
             let heeds = line.contains("PreferencesParts=/var/lib/evenkeel-agent/preferences");
-            let pins = fs::read_to_string(self.place.inside(PINS)).unwrap_or_default();
+            let pins = fs::read_to_string(self.paths.inside(PINS)).unwrap_or_default();
             if heeds && pins.contains("Package: demo\nPin: version 3\n") {
                 "2"
             } else {
@@ -260,8 +270,8 @@ mod tests {
                     ("stable-security", "bookworm-security", true),
                     ("other", "other", !self.updates.lock().unwrap().is_empty()),
                 ];
-                let known = suites.iter().filter(|(_, _, is_known)| *is_known);
-                let lines = known.map(|(release, codename, _)| {
+                let known_suites = suites.iter().filter(|(_, _, is_known)| *is_known);
+                let lines = known_suites.map(|(release, codename, _)| {
                     format!("http://x/\t{release}\t{release}\t{codename}\tDebian\t12\n")
                 });
                 return lines.collect();
@@ -280,7 +290,7 @@ mod tests {
     }
 
     #[async_trait::async_trait]
-    impl Runner for Apt {
+    impl Runner for FakeApt {
         async fn run(&self, command: &Command) -> Result<Output, RunError> {
             let line = command.to_string();
             let stdout = match command.program.as_str() {
@@ -300,77 +310,77 @@ mod tests {
         }
     }
 
-    fn system(root: &tempfile::TempDir) -> (Arc<Apt>, Packages) {
-        let place = Place::new(root.path(), None);
-        std::fs::create_dir_all(place.inside("/var/lib/dpkg")).unwrap();
-        let apt = Arc::new(Apt {
-            place: place.clone(),
+    fn system(root: &tempfile::TempDir) -> (Arc<FakeApt>, PackagesModule) {
+        let paths = AgentPaths::new(root.path(), None);
+        std::fs::create_dir_all(paths.inside("/var/lib/dpkg")).unwrap();
+        let apt = Arc::new(FakeApt {
+            paths: paths.clone(),
             updates: Mutex::default(),
             commands: Mutex::default(),
         });
         let minute = Duration::from_mins(1);
-        let limits = Limits {
-            look: minute,
+        let limits = PackageToolTimeouts {
+            query: minute,
             refresh: minute,
             download: minute,
             apply: minute,
             lock: minute,
         };
         let clock = Arc::new(TestClock::new(DateTime::UNIX_EPOCH));
-        let owner = Arc::new(Owner::new(place.clone(), clock));
-        let tools = Tools::new(apt.clone(), limits);
-        (apt, Packages::new(tools, place, owner, false))
+        let owner = Arc::new(Owner::new(paths.clone(), clock));
+        let tools = PackageTools::new(apt.clone(), limits);
+        (apt, PackagesModule::new(tools, paths, owner, false))
     }
 
     #[tokio::test]
-    async fn a_version_that_is_too_young_gives_way_to_the_newest_that_is_not() {
+    async fn a_version_that_is_too_young_is_replaced_by_the_newest_settled_one() {
         let root = tempfile::tempdir().unwrap();
         let (_, packages) = system(&root);
-        let mut wish = PackageWish::new(PackageMode::Latest);
-        wish.rules.min_age_days = 7;
-        wish.settled = vec![KnownVersion {
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules.min_age_days = 7;
+        spec.settled = vec![PackageVersion {
             name: "demo".into(),
             architecture: "all".into(),
             version: "2".into(),
         }];
-        packages.refresh(Some(&wish)).await.unwrap();
-        let observed = packages.observe(&wish).await.unwrap();
-        let draft = Packages::plan(&wish, &observed).unwrap();
+        packages.refresh(Some(&spec)).await.unwrap();
+        let observed = packages.observe(&spec).await.unwrap();
+        let draft = PackagesModule::plan(&spec, &observed).unwrap();
         assert_eq!(draft.changes[0].after.as_deref(), Some("2"));
         assert_eq!(draft.changes[0].suite, "bookworm-security");
         assert_eq!(draft.disk_bytes, 1 << 10);
-        let withheld = &draft.withheld[0];
+        let withheld = &draft.held_back[0];
         assert_eq!(
             (withheld.available.as_str(), withheld.cause),
-            ("3", WithheldCause::Policy)
+            ("3", HeldBackCause::Policy)
         );
 
-        wish.settled.clear();
-        let failure = packages.observe(&wish).await.unwrap_err();
+        spec.settled.clear();
+        let failure = packages.observe(&spec).await.unwrap_err();
         assert!(
             failure.reason.ends_with("such as those of demo"),
             "{}",
             failure.reason
         );
-        packages.clean().unwrap();
-        assert!(!place_of(&root).inside(PINS).exists());
+        packages.clean_up().unwrap();
+        assert!(!paths_of(&root).inside(PINS).exists());
     }
 
-    fn place_of(root: &tempfile::TempDir) -> Place {
-        Place::new(root.path(), None)
+    fn paths_of(root: &tempfile::TempDir) -> AgentPaths {
+        AgentPaths::new(root.path(), None)
     }
 
     #[tokio::test]
-    async fn a_suite_is_known_by_every_name_and_one_that_is_not_known_yet_is_looked_at_first() {
+    async fn a_suite_matches_by_every_name_and_an_unknown_suite_is_fetched_first() {
         let root = tempfile::tempdir().unwrap();
         let (apt, packages) = system(&root);
         let folder = root.path().join("etc/apt/sources.list.d");
         fs::create_dir_all(&folder).unwrap();
         let text = "Types: deb\nURIs: http://x\nSuites: stable stable-security other\n";
         fs::write(folder.join("x.sources"), text).unwrap();
-        let mut wish = PackageWish::new(PackageMode::Latest);
-        wish.rules.suites = vec!["bookworm-security".into()];
-        packages.refresh(Some(&wish)).await.unwrap();
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules.suites = vec!["bookworm-security".into()];
+        packages.refresh(Some(&spec)).await.unwrap();
         let updates = apt.updates.lock().unwrap().concat();
         assert!(
             updates.contains("Suites: stable-security other\n"),
@@ -378,16 +388,16 @@ mod tests {
         );
         assert!(apt.allowed().contains("Suites: stable-security\n"));
 
-        let observed = packages.observe(&wish).await.unwrap();
-        assert!(observed.free.is_some());
+        let observed = packages.observe(&spec).await.unwrap();
+        assert!(observed.unrestricted.is_some());
         let commands = apt.commands.lock().unwrap().join("\n");
         assert!(
             commands.contains("SourceParts=/var/lib/evenkeel-agent/sources "),
             "{commands}"
         );
 
-        wish.rules.suites = vec!["nowhere".into()];
-        let failure = packages.refresh(Some(&wish)).await.unwrap_err();
+        spec.rules.suites = vec!["nowhere".into()];
+        let failure = packages.refresh(Some(&spec)).await.unwrap_err();
         assert_eq!(
             failure.reason,
             "no source has the suites that the policy names: nowhere"

@@ -1,52 +1,52 @@
-//! Reads what apt and dpkg print. They are run with `LC_ALL=C.UTF-8`, so that they speak English.
+//! Parses the output of apt and dpkg. They run with `LC_ALL=C.UTF-8`, so the output is in English.
 
 use std::collections::BTreeMap;
 
 use super::Digest;
 
-/// A package as dpkg knows it.
+/// A package in dpkg's database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct DpkgPackage {
     /// Debian's name.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
     /// The version.
     pub version: String,
-    /// What is to become of it: `install`, `hold`, `deinstall`, …
+    /// Selection state: `install`, `hold`, `deinstall`, …
     pub want: String,
-    /// Where it stands: `installed`, `half-configured`, `config-files`, …
+    /// Status: `installed`, `half-configured`, `config-files`, …
     pub state: String,
     /// `ok` or `reinstreq`.
     pub flag: String,
-    /// Bytes that it takes on the disk, as it says itself; 0 if it does not say.
+    /// Installed size in bytes, as declared by the package; 0 if it declares none.
     pub size: u64,
 }
 
-impl Known {
+impl DpkgPackage {
     /// Whether any of its files are on the system.
     pub fn is_present(&self) -> bool {
         !matches!(self.state.as_str(), "config-files" | "not-installed")
     }
 
-    /// Whether dpkg asks for its files to be unpacked anew.
-    pub fn is_torn(&self) -> bool {
+    /// Whether dpkg requires the package to be unpacked again.
+    pub fn needs_reinstall(&self) -> bool {
         self.is_present() && (self.state == "half-installed" || self.flag != "ok")
     }
 
-    /// Whether dpkg is done with it, one way or the other.
+    /// Whether dpkg has no work left for the package.
     pub fn is_settled(&self) -> bool {
         self.flag == "ok" && (self.state == "installed" || !self.is_present())
     }
 
-    /// Its name as apt says it: with the architecture only if that is a foreign one.
-    pub fn package(&self, native: &str) -> String {
-        package(&self.name, &self.architecture, native)
+    /// Name of the package in apt: with the architecture only if it is a foreign one.
+    pub fn apt_name(&self, native: &str) -> String {
+        apt_name(&self.name, &self.architecture, native)
     }
 }
 
-/// A package's name as apt says it.
-pub fn package(name: &str, architecture: &str, native: &str) -> String {
+/// Name of a package in apt: with the architecture only if it is a foreign one.
+pub fn apt_name(name: &str, architecture: &str, native: &str) -> String {
     if architecture == native || architecture == "all" {
         name.to_owned()
     } else {
@@ -54,154 +54,158 @@ pub fn package(name: &str, architecture: &str, native: &str) -> String {
     }
 }
 
-/// The format for `dpkg-query --show` that [`listing`] reads.
-pub const LISTING: &str = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\t${Installed-Size}\n";
+/// The format for `dpkg-query --show` that [`parse_list`] reads.
+pub const LIST_FORMAT: &str = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\t${Installed-Size}\n";
 
-/// Reads the list of packages; `Err` is the line that makes no sense.
-pub fn listing(text: &str) -> Result<Vec<Known>, &str> {
+/// Parses the list of packages; `Err` is the first invalid line.
+pub fn parse_list(text: &str) -> Result<Vec<DpkgPackage>, &str> {
     text.lines()
         .map(|line| {
             let fields: Vec<_> = line.split('\t').collect();
             let [name, architecture, version, want, state, flag, size] = fields[..] else {
                 return Err(line);
             };
-            Ok(Known {
+            Ok(DpkgPackage {
                 name: name.to_owned(),
                 architecture: architecture.to_owned(),
                 version: version.to_owned(),
                 want: want.to_owned(),
                 state: state.to_owned(),
                 flag: flag.to_owned(),
-                size: kibibytes(size).unwrap_or(0),
+                size: parse_kibibytes(size).unwrap_or(0),
             })
         })
         .collect()
 }
 
-/// Debian writes the sizes of what is installed in units of 1024 bytes.
-fn kibibytes(text: &str) -> Option<u64> {
+/// Parses a size in Debian's unit of 1024 bytes.
+fn parse_kibibytes(text: &str) -> Option<u64> {
     text.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// A version of a package: its name, its version, its architecture.
-pub type Exact = (String, String, String);
+/// A version of a package: name, version, architecture.
+pub type ExactVersion = (String, String, String);
 
-/// Reads the stanzas that `apt-cache show` prints: the bytes that each version takes on the disk. A version that does not
-/// say so is left out.
-pub fn sizes(text: &str) -> BTreeMap<Exact, u64> {
+/// Parses the stanzas of `apt-cache show`: the installed size of each version in bytes. Versions that declare none are
+/// omitted.
+pub fn parse_sizes(text: &str) -> BTreeMap<ExactVersion, u64> {
     let stanzas = text.split("\n\n");
     let size = |stanza: &str| {
         let field = |name: &str| {
             stanza.lines().find_map(|line| {
-                let (found, value) = line.split_once(':')?;
-                (found == name).then(|| value.trim().to_owned())
+                let (key, value) = line.split_once(':')?;
+                (key == name).then(|| value.trim().to_owned())
             })
         };
-        let size = kibibytes(&field("Installed-Size")?)?;
+        let size = parse_kibibytes(&field("Installed-Size")?)?;
         let exact = (field("Package")?, field("Version")?, field("Architecture")?);
         Some((exact, size))
     };
     stanzas.filter_map(size).collect()
 }
 
-/// Reads the configuration files that `dpkg-query` prints for `${Conffiles}`: ` PATH HASH`, and what became of it.
-pub fn conffiles(text: &str) -> Vec<&str> {
+/// Parses the configuration files that `dpkg-query` prints for `${Conffiles}`: ` PATH HASH`, optionally with a status.
+pub fn parse_conffiles(text: &str) -> Vec<&str> {
     let lines = text.lines().filter_map(|line| line.strip_prefix(' '));
-    // A path may have blanks; the hash has none.
+    // A path may contain blanks; the hash does not.
     let paths = lines.filter_map(|line| {
         let line = ["remove-on-upgrade", "obsolete"]
             .iter()
-            .fold(line, |line, word| line.trim_end().trim_end_matches(*word));
+            .fold(line, |line, status| {
+                line.trim_end().trim_end_matches(*status)
+            });
         line.trim_end().rsplit_once(' ').map(|(path, _)| path)
     });
     paths.filter(|path| path.starts_with('/')).collect()
 }
 
-/// What apt would do.
+/// Result of an apt simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulation {
-    /// Packages that would be unpacked.
-    pub installs: Vec<Install>,
-    /// Packages that would be removed.
+    /// Packages that apt would unpack.
+    pub installs: Vec<PlannedInstall>,
+    /// Packages that apt would remove.
     pub removals: Vec<String>,
-    /// Packages that would stay although there is a newer version. What apt says of them is for people: a line that
-    /// makes no sense is passed over.
-    pub kept: Vec<Kept>,
-    /// Packages among those that would be unpacked whose version would be an older one.
+    /// Packages whose newer version apt would not install. apt prints this list for people, so invalid lines are ignored.
+    pub held_back: Vec<HeldBackUpgrade>,
+    /// Packages that apt would downgrade.
     pub downgrades: Vec<String>,
 }
 
 impl Simulation {
-    /// What would be unpacked of a package.
-    pub fn install(&self, package: &str) -> Option<&Install> {
+    /// The planned install of a package.
+    pub fn install(&self, package: &str) -> Option<&PlannedInstall> {
         let mut installs = self.installs.iter();
         installs.find(|install| install.package == package)
     }
 }
 
-/// A package that would stay although there is a newer version.
+/// A package whose newer version apt would not install.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// Its name as apt says it.
+pub struct HeldBackUpgrade {
+    /// Name in apt.
     pub package: String,
     /// The newer version.
     pub available: String,
-    /// Whether that is let out to some machines first.
+    /// Whether its publisher rolls it out in phases.
     pub phased: bool,
 }
 
-/// What becomes of the packages that apt lists.
+/// What happens to the packages in a list that apt prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Kept,
+enum UpgradeFate {
+    HeldBack,
     Phased,
     Downgraded,
 }
 
-/// What apt says before it lists packages.
-const FATES: [(&str, Fate); 6] = [
-    ("The following packages have been kept back:", Fate::Kept),
+/// The headings of apt's lists of packages.
+const FATE_HEADINGS: [(&str, UpgradeFate); 6] = [
+    (
+        "The following packages have been kept back:",
+        UpgradeFate::HeldBack,
+    ),
     (
         "The following upgrades have been deferred due to phasing:",
-        Fate::Phased,
+        UpgradeFate::Phased,
     ),
     (
         "The following packages will be DOWNGRADED:",
-        Fate::Downgraded,
+        UpgradeFate::Downgraded,
     ),
-    ("Not upgrading:", Fate::Kept),
-    ("Not upgrading yet due to phasing:", Fate::Phased),
-    ("DOWNGRADING:", Fate::Downgraded),
+    ("Not upgrading:", UpgradeFate::HeldBack),
+    ("Not upgrading yet due to phasing:", UpgradeFate::Phased),
+    ("DOWNGRADING:", UpgradeFate::Downgraded),
 ];
 
-/// A package that would be unpacked.
+/// A package that apt would unpack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Install {
-    /// Its name as apt says it.
+pub struct PlannedInstall {
+    /// Name in apt.
     pub package: String,
-    /// The version that is there.
+    /// The installed version.
     pub before: Option<String>,
-    /// The version that would be there.
+    /// The version that would be installed.
     pub after: String,
     /// The architecture of the new version.
     pub architecture: String,
-    /// Where it comes from, each as apt says it: `Debian-Security:12/oldstable-security`.
+    /// The origins of the version as apt prints them, for example `Debian-Security:12/oldstable-security`.
     pub origins: Vec<String>,
 }
 
-impl Install {
+impl PlannedInstall {
     /// Debian's name.
     pub fn name(&self) -> &str {
         self.package.split(':').next().unwrap_or_default()
     }
 
-    /// What to ask apt for: `NAME[:ARCH]=VERSION`.
-    pub fn order(&self) -> String {
+    /// The package as an argument of apt: `NAME[:ARCH]=VERSION`.
+    pub fn apt_argument(&self) -> String {
         format!("{}={}", self.package, self.after)
     }
 
-    /// The name that apt gives its file.
-    pub fn file(&self) -> String {
+    /// The file name that apt uses.
+    pub fn file_name(&self) -> String {
         let part = |text: &str| {
             text.replace('%', "%25")
                 .replace('_', "%5f")
@@ -216,31 +220,33 @@ impl Install {
     }
 }
 
-/// Reads what `apt-get --simulate` prints; `Err` is the line that makes no sense.
-pub fn simulation(text: &str) -> Result<Simulation, &str> {
+/// Parses the output of `apt-get --simulate`; `Err` is the first invalid line.
+pub fn parse_simulation(text: &str) -> Result<Simulation, &str> {
     let mut simulation = Simulation::default();
     let mut fate = None;
     for line in text.lines() {
         if line.starts_with(' ') {
-            match (fate, listed(line)) {
-                (Some(Fate::Downgraded), Some((package, _))) => {
+            match (fate, parse_listed_package(line)) {
+                (Some(UpgradeFate::Downgraded), Some((package, _))) => {
                     simulation.downgrades.push(package.to_owned());
                 }
-                (Some(fate), Some((package, available))) => simulation.kept.push(Kept {
-                    package: package.to_owned(),
-                    available: available.to_owned(),
-                    phased: fate == Fate::Phased,
-                }),
+                (Some(fate), Some((package, available))) => {
+                    simulation.held_back.push(HeldBackUpgrade {
+                        package: package.to_owned(),
+                        available: available.to_owned(),
+                        phased: fate == UpgradeFate::Phased,
+                    });
+                }
                 _ => {}
             }
             continue;
         }
-        fate = FATES
+        fate = FATE_HEADINGS
             .iter()
-            .find(|(said, _)| *said == line)
+            .find(|(heading, _)| *heading == line)
             .map(|(_, fate)| *fate);
         if let Some(rest) = line.strip_prefix("Inst ") {
-            simulation.installs.push(install(rest).ok_or(line)?);
+            simulation.installs.push(parse_install(rest).ok_or(line)?);
         } else if let Some(rest) = line.strip_prefix("Remv ").or(line.strip_prefix("Purg ")) {
             let package = rest.split(' ').next().filter(|name| !name.is_empty());
             simulation.removals.push(package.ok_or(line)?.to_owned());
@@ -249,15 +255,15 @@ pub fn simulation(text: &str) -> Result<Simulation, &str> {
     Ok(simulation)
 }
 
-/// `   NAME[:ARCH] (BEFORE => AFTER)`: the package and the version after.
-fn listed(line: &str) -> Option<(&str, &str)> {
+/// Parses `   NAME[:ARCH] (BEFORE => AFTER)` into the package and the version after.
+fn parse_listed_package(line: &str) -> Option<(&str, &str)> {
     let (package, versions) = line.trim().split_once(" (")?;
     let (_, after) = versions.strip_suffix(')')?.split_once(" => ")?;
     Some((package, after))
 }
 
-/// `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`, where the second and the last part may be missing.
-fn install(rest: &str) -> Option<Install> {
+/// Parses `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`; the second and the last part are optional.
+fn parse_install(rest: &str) -> Option<PlannedInstall> {
     let (package, rest) = rest.split_once(' ')?;
     let (before, rest) = match rest.strip_prefix('[') {
         Some(rest) => {
@@ -270,10 +276,10 @@ fn install(rest: &str) -> Option<Install> {
     let (origins, _) = rest.split_once("])")?;
     let (origins, architecture) = origins.rsplit_once('[')?;
     let origins = origins.trim().split(", ").filter(|part| !part.is_empty());
-    let whole = [package, after, architecture]
+    let is_complete = [package, after, architecture]
         .iter()
         .all(|part| !part.is_empty());
-    whole.then(|| Install {
+    is_complete.then(|| PlannedInstall {
         package: package.to_owned(),
         before,
         after: after.to_owned(),
@@ -282,37 +288,37 @@ fn install(rest: &str) -> Option<Install> {
     })
 }
 
-/// A file that apt would fetch.
+/// A file that apt would download.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetch {
-    /// Where it lies.
+pub struct FileDownload {
+    /// URI of the file.
     pub uri: String,
-    /// The name it gets.
+    /// File name of the download.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: u64,
-    /// What it must hash to, as the signed index of the repository says.
+    /// Expected hash, from the signed index of the repository.
     pub digest: Digest,
 }
 
-/// Reads what `apt-get --print-uris download` prints; `Err` is the line that makes no sense.
-pub fn uris(text: &str) -> Result<Vec<Fetch>, &str> {
+/// Parses the output of `apt-get --print-uris download`; `Err` is the first invalid line.
+pub fn parse_uris(text: &str) -> Result<Vec<FileDownload>, &str> {
     text.lines()
         .filter(|line| line.starts_with('\''))
-        .map(|line| uri(line).ok_or(line))
+        .map(|line| parse_uri(line).ok_or(line))
         .collect()
 }
 
-/// `'URI' NAME SIZE HASH:VALUE`.
-fn uri(line: &str) -> Option<Fetch> {
+/// Parses `'URI' NAME SIZE HASH:VALUE`.
+fn parse_uri(line: &str) -> Option<FileDownload> {
     let (uri, rest) = line.strip_prefix('\'')?.split_once("' ")?;
-    let mut words = rest.split(' ');
-    let name = words.next()?;
-    let size = words.next()?.parse().ok()?;
-    let digest = Digest::parse(words.next()?)?;
+    let mut fields = rest.split(' ');
+    let name = fields.next()?;
+    let size = fields.next()?.parse().ok()?;
+    let digest = Digest::parse(fields.next()?)?;
     let plain =
         name.strip_suffix(".deb").is_some() && !name.starts_with('.') && !name.contains('/');
-    plain.then(|| Fetch {
+    plain.then(|| FileDownload {
         uri: uri.to_owned(),
         name: name.to_owned(),
         size,
@@ -320,8 +326,8 @@ fn uri(line: &str) -> Option<Fetch> {
     })
 }
 
-/// What a tool said, without the lines that it overwrote on a terminal.
-pub fn words(text: &str) -> String {
+/// The output of a tool without the lines that it overwrote on a terminal.
+pub fn clean_output(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     for line in text.lines() {
         let last = line.rsplit('\r').find(|part| !part.trim().is_empty());
@@ -331,20 +337,20 @@ pub fn words(text: &str) -> String {
     cleaned
 }
 
-/// The lines in which apt or dpkg says what is wrong, joined.
-pub fn gist(text: &str) -> String {
+/// The lines in which apt or dpkg reports an error, joined.
+pub fn error_summary(text: &str) -> String {
     let mut gist = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        if !says_what_is_wrong(line) {
+        if !is_error_line(line) {
             continue;
         }
         if !gist.is_empty() {
             gist.push_str("; ");
         }
         gist.push_str(line.trim());
-        // dpkg goes on in the next line, indented by one space.
-        if is_dpkgs_error(line)
+        // dpkg continues the message in the next line, indented by one space.
+        if is_dpkg_error(line)
             && let Some(more) = lines.next_if(|next| next.starts_with(' '))
         {
             gist.push_str(more);
@@ -353,22 +359,22 @@ pub fn gist(text: &str) -> String {
     gist
 }
 
-fn is_dpkgs_error(line: &str) -> bool {
+fn is_dpkg_error(line: &str) -> bool {
     ["dpkg: error", "dpkg-query: error"]
         .iter()
-        .any(|word| line.starts_with(word))
+        .any(|prefix| line.starts_with(prefix))
 }
 
-fn says_what_is_wrong(line: &str) -> bool {
+fn is_error_line(line: &str) -> bool {
     const RELATIONS: [&str; 4] = [
         " : Depends: ",
         " : PreDepends: ",
         " : Conflicts: ",
         " : Breaks: ",
     ];
-    // Without pseudo-terminals apt complains about them, which is not what is wrong.
+    // Without pseudo-terminals apt prints an error about them that is not the cause.
     (line.starts_with("E: ") && !line.contains("Is /dev/pts mounted?"))
-        || is_dpkgs_error(line)
+        || is_dpkg_error(line)
         || RELATIONS.iter().any(|relation| line.contains(relation))
 }
 
@@ -399,9 +405,9 @@ Conf demo-app (1.1 stable [all])
 ";
 
     #[test]
-    fn what_apt_would_do_is_read_with_epochs_foreign_architectures_and_packages_kept_back() {
-        let simulation = simulation(UPGRADE).unwrap();
-        let seen: Vec<_> = simulation
+    fn a_simulation_is_read_with_epochs_and_foreign_architectures() {
+        let simulation = parse_simulation(UPGRADE).unwrap();
+        let parsed: Vec<_> = simulation
             .installs
             .iter()
             .map(|install| {
@@ -415,7 +421,7 @@ Conf demo-app (1.1 stable [all])
                 )
             })
             .collect();
-        insta::assert_snapshot!(seen.join("\n"), @r"
+        insta::assert_snapshot!(parsed.join("\n"), @r"
         libc6 2.36-9+deb12u9 -> 2.36-9+deb12u10 amd64 (libc6)
         libc6:i386 2.36-9+deb12u9 -> 2.36-9+deb12u10 i386 (libc6)
         bind9-host 1:9.18.33-1~deb12u2 -> 1:9.18.41-1~deb12u1 amd64 (bind9-host)
@@ -426,7 +432,7 @@ Conf demo-app (1.1 stable [all])
     }
 
     #[test]
-    fn what_apt_keeps_is_read_with_the_version_that_it_would_have() {
+    fn held_back_packages_are_read_with_their_new_version() {
         let text = "\
 The following packages have been kept back:
    demo-held (1.0 => 1.1)
@@ -438,12 +444,17 @@ The following packages will be upgraded:
    demo-app (1.0 => 1.1)
 1 upgraded, 0 newly installed, 0 to remove and 3 not upgraded.
 ";
-        let kept = simulation(text).unwrap().kept.into_iter();
-        let seen: Vec<_> = kept
-            .map(|kept| format!("{} {} {}", kept.package, kept.available, kept.phased))
+        let held_back = parse_simulation(text).unwrap().held_back.into_iter();
+        let parsed: Vec<_> = held_back
+            .map(|upgrade| {
+                format!(
+                    "{} {} {}",
+                    upgrade.package, upgrade.available, upgrade.phased
+                )
+            })
             .collect();
         assert_eq!(
-            seen,
+            parsed,
             [
                 "demo-held 1.1 false",
                 "libc6:i386 1:2.36-10 false",
@@ -454,8 +465,12 @@ The following packages will be upgraded:
 
     #[test]
     fn a_file_is_named_as_apt_names_it() {
-        let simulation = simulation(UPGRADE).unwrap();
-        let files: Vec<_> = simulation.installs.iter().map(Install::file).collect();
+        let simulation = parse_simulation(UPGRADE).unwrap();
+        let files: Vec<_> = simulation
+            .installs
+            .iter()
+            .map(PlannedInstall::file_name)
+            .collect();
         assert_eq!(
             files[..3],
             [
@@ -467,8 +482,8 @@ The following packages will be upgraded:
     }
 
     #[test]
-    fn where_a_version_comes_from_is_read() {
-        let simulation = simulation(UPGRADE).unwrap();
+    fn origins_are_read() {
+        let simulation = parse_simulation(UPGRADE).unwrap();
         let origins = |package: &str| simulation.install(package).unwrap().origins.clone();
         assert_eq!(
             origins("libc6"),
@@ -477,9 +492,9 @@ The following packages will be upgraded:
         assert_eq!(origins("demo-app"), ["stable", "local-deb"]);
     }
 
-    /// From Debian 13, apt 3.0.3, with two repositories of one's own; apt 2.6.1 prints the same.
+    /// From Debian 13, apt 3.0.3, with two additional repositories; apt 2.6.1 prints the same.
     #[test]
-    fn an_upgrade_with_an_older_version_a_new_package_and_one_that_is_kept_is_read() {
+    fn downgrades_new_and_held_back_packages_are_read() {
         let text = "\
 Reading package lists...
 Building dependency tree...
@@ -500,10 +515,10 @@ Inst demo-fresh (1:3.0~x Extra:9/extra-suite [all])
 Inst demo-app [1.0] (1.2 Extra:9/extra-suite [all])
 Conf demo-bad (1.0 9/stable [all])
 ";
-        let simulation = simulation(text).unwrap();
+        let simulation = parse_simulation(text).unwrap();
         assert_eq!(simulation.downgrades, ["demo-bad"]);
-        assert_eq!(simulation.kept.len(), 1);
-        assert_eq!(simulation.kept[0].package, "demo-hello");
+        assert_eq!(simulation.held_back.len(), 1);
+        assert_eq!(simulation.held_back[0].package, "demo-hello");
         let fresh = simulation.install("demo-fresh").unwrap();
         assert_eq!(fresh.before, None);
         assert_eq!(fresh.origins, ["Extra:9/extra-suite"]);
@@ -511,7 +526,7 @@ Conf demo-bad (1.0 9/stable [all])
 
     /// From Debian 12, `apt-cache show --no-all-versions`.
     #[test]
-    fn what_a_version_takes_on_the_disk_is_read_if_it_says_so() {
+    fn installed_sizes_are_read() {
         let text = "\
 Package: demo-lib
 Architecture: all
@@ -527,13 +542,13 @@ Installed-Size: 12
 Description: x
 
 ";
-        let sizes = sizes(text);
+        let sizes = parse_sizes(text);
         let exact = ("demo-fresh".into(), "1:3.0~x".into(), "all".into());
         assert_eq!(sizes, [(exact, 12 << 10)].into());
     }
 
     #[test]
-    fn configuration_files_are_read_with_what_became_of_them() {
+    fn conffiles_are_read_with_their_status() {
         let text = "
  /etc/demo/conf 52a92d20a2cd30900f8afacd347bd9a0
  /etc/demo/a b 52a92d20a2cd30900f8afacd347bd9a0 obsolete
@@ -542,19 +557,22 @@ Description: x
 nonsense
 ";
         assert_eq!(
-            conffiles(text),
+            parse_conffiles(text),
             ["/etc/demo/conf", "/etc/demo/a b", "/etc/demo/gone"]
         );
     }
 
     #[test]
-    fn removals_are_seen() {
+    fn removals_are_read() {
         let text = "Remv demo-app [1.1]\nPurg demo-lib [1.1] [other:amd64 ]\n";
-        assert_eq!(simulation(text).unwrap().removals, ["demo-app", "demo-lib"]);
+        assert_eq!(
+            parse_simulation(text).unwrap().removals,
+            ["demo-app", "demo-lib"]
+        );
     }
 
     #[test]
-    fn a_line_that_makes_no_sense_is_not_skipped() {
+    fn an_invalid_line_is_an_error() {
         for line in [
             "Inst demo",
             "Inst demo [1.0] 1.1",
@@ -562,27 +580,27 @@ nonsense
             "Inst  (1 x [all])",
             "Remv ",
         ] {
-            assert_eq!(simulation(line), Err(line));
+            assert_eq!(parse_simulation(line), Err(line));
         }
-        assert_eq!(listing("curl\tamd64\t1"), Err("curl\tamd64\t1"));
+        assert_eq!(parse_list("curl\tamd64\t1"), Err("curl\tamd64\t1"));
         for line in [
             "'http://x/a.deb' ../a.deb 1 SHA256:00",
             "'http://x/a.deb' a.deb 1 MD5Sum:d41d8cd98f00b204e9800998ecf8427e",
             "'http://x/a.deb' a.deb one",
             "'http://x/a.deb' a.deb 1",
         ] {
-            assert_eq!(uris(line), Err(line));
+            assert_eq!(parse_uris(line), Err(line));
         }
     }
 
     #[test]
-    fn the_list_of_packages_is_read() {
-        // As dpkg-query of Debian 12 and 13 prints it: a package without a size, and one that is only known by name.
+    fn the_package_list_is_read() {
+        // As dpkg-query of Debian 12 and 13 prints it: a package without a size, and one with only a name.
         let text = "demo-bad\tall\t1.1\tinstall\thalf-configured\tok\t\nlibc6\ti386\t2.36-9\thold\tinstalled\tok\t13000\njq\tamd64\t1.6\tdeinstall\tconfig-files\tok\t109\ndemo-hello\t\t\tunknown\tnot-installed\tok\t\n";
-        let known = listing(text).unwrap();
-        let seen: Vec<_> = known
+        let packages = parse_list(text).unwrap();
+        let parsed: Vec<_> = packages
             .iter()
-            .map(|known| (known.package("amd64"), known.is_present()))
+            .map(|package| (package.apt_name("amd64"), package.is_present()))
             .collect();
         let expected = [
             ("demo-bad", true),
@@ -590,8 +608,8 @@ nonsense
             ("jq", false),
             ("demo-hello:", false),
         ];
-        assert_eq!(seen, expected.map(|(name, here)| (name.to_owned(), here)));
-        let sizes: Vec<_> = known.iter().map(|known| known.size).collect();
+        assert_eq!(parsed, expected.map(|(name, here)| (name.to_owned(), here)));
+        let sizes: Vec<_> = packages.iter().map(|package| package.size).collect();
         assert_eq!(sizes, [0, 13_000 << 10, 109 << 10, 0]);
     }
 
@@ -601,7 +619,7 @@ nonsense
         let text = format!(
             "Reading package lists...\n'file:/srv/repo/pool/bind9-host_1%3a9.18_amd64.deb' bind9-host_1%3a9.18_amd64.deb 722 SHA256:{digest}\n"
         );
-        let files = uris(&text).unwrap();
+        let files = parse_uris(&text).unwrap();
         assert_eq!(files[0].name, "bind9-host_1%3a9.18_amd64.deb");
         assert_eq!(files[0].size, 722);
         assert_eq!(
@@ -612,28 +630,28 @@ nonsense
     }
 
     #[test]
-    fn what_was_overwritten_on_the_terminal_is_left_out() {
+    fn overwritten_terminal_output_is_dropped() {
         let text = "(Reading database ... \r(Reading database ... 5%\r(Reading database ... 7103 files)\nSetting up x ...\r\n";
         assert_eq!(
-            words(text),
+            clean_output(text),
             "(Reading database ... 7103 files)\nSetting up x ...\n"
         );
     }
 
     #[test]
-    fn the_gist_names_what_is_missing() {
+    fn the_summary_names_missing_dependencies() {
         let text = "The following packages have unmet dependencies:\n demo-missing : Depends: demo-nowhere but it is not installable\nE: Unable to correct problems, you have held broken packages.\n";
         assert_eq!(
-            gist(text),
+            error_summary(text),
             "demo-missing : Depends: demo-nowhere but it is not installable; E: Unable to correct problems, you have held broken packages."
         );
     }
 
     #[test]
-    fn the_gist_is_what_apt_and_dpkg_call_an_error() {
+    fn the_summary_contains_the_errors_of_apt_and_dpkg() {
         let text = "Setting up demo-bad (1.1) ...\ndpkg: error processing package demo-bad (--configure):\n installed demo-bad package post-installation script subprocess returned error exit status 1\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n";
         assert_eq!(
-            gist(text),
+            error_summary(text),
             "dpkg: error processing package demo-bad (--configure): installed demo-bad package post-installation script subprocess returned error exit status 1; E: Sub-process /usr/bin/dpkg returned an error code (1)"
         );
     }

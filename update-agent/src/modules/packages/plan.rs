@@ -1,26 +1,26 @@
-//! From what is wanted and what was seen to the steps. Pure.
+//! Plans the steps of a package update from the spec and the observation. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::files::Deb;
-use super::parse::{Exact, Install, Known, Simulation};
-use super::refusals::refuse;
-use super::rules::{are_among, fits};
-use super::targets::{self, Target};
-use super::withheld::{Seen, withheld};
+use super::held_back::{SimulationSet, find_held_back};
+use super::index_targets::{self, IndexTarget};
+use super::parse::{DpkgPackage, ExactVersion, PlannedInstall, Simulation};
+use super::refusals::check_plan;
+use super::rules::{matches_pattern, matches_suites};
 use crate::model::{
-    Change, Failure, PackageMode, PackageWish, ServiceRule, Withheld, WithheldCause,
+    Failure, HeldBackCause, HeldBackPackage, PackageChange, PackageMode, PackageSpec, ServiceRule,
 };
 use crate::modules::Draft;
 use crate::owner::OwnerLimits;
 
-/// At most so many packages are named in a reason.
-const NAMED: usize = 10;
+/// Most package names in a reason.
+const MAX_NAMES_IN_REASON: usize = 10;
 
-/// Packages after which a system is to be rebooted: what they bring runs from the boot on, or everything runs on it.
-const REBOOTERS: [&str; 12] = [
+/// Packages after whose update the system must reboot: they are in use from the boot on, or by every program.
+const REBOOT_PACKAGES: [&str; 12] = [
     "linux-image-*",
     "linux-modules-*",
     "libc6",
@@ -35,87 +35,87 @@ const REBOOTERS: [&str; 12] = [
     "grub-efi-*-signed",
 ];
 
-/// What is, and what apt says would be the way.
+/// The observed state, and what apt would do.
 #[derive(Clone, Debug, Default)]
-pub struct Observed {
-    /// The architecture of dpkg itself.
-    pub native: String,
-    /// Every package that dpkg knows.
-    pub known: Vec<Known>,
-    /// What apt would do.
+pub struct PackageObservation {
+    /// dpkg's native architecture.
+    pub native_architecture: String,
+    /// Every package in dpkg's database.
+    pub packages: Vec<DpkgPackage>,
+    /// What apt would do under the rules.
     pub simulation: Simulation,
-    /// What apt would do if neither the policy nor the machine's owner left anything out; `None` if they do not.
-    pub free: Option<Simulation>,
-    /// What apt would do then without the node's own preferences; `None` if it has none.
+    /// What apt would do without the rules of policy and owner; `None` if they exclude nothing.
+    pub unrestricted: Option<Simulation>,
+    /// What apt would do without these rules and without the node's own preferences; `None` if it has none.
     pub unpinned: Option<Simulation>,
-    /// What apt would fetch for it, in the order of what would be unpacked.
+    /// The files of the planned installs, in the same order.
     pub debs: Vec<Deb>,
-    /// The bytes that new versions will take on the disk, as far as they say so.
-    pub sizes: BTreeMap<Exact, u64>,
-    /// Packages that are there only because others need them.
+    /// Installed sizes of the new versions in bytes, if they declare them.
+    pub sizes: BTreeMap<ExactVersion, u64>,
+    /// Packages that are marked as automatically installed.
     pub automatic: BTreeSet<String>,
-    /// The indexes of packages that apt has.
-    pub targets: Vec<Target>,
-    /// The codename of the release that is installed.
+    /// apt's package indexes.
+    pub targets: Vec<IndexTarget>,
+    /// Codename of the installed release.
     pub codename: String,
-    /// Packages that have asked for a reboot.
-    pub rebooters: Vec<String>,
-    /// What the machine's owner allows.
-    pub limits: OwnerLimits,
+    /// Packages that have requested a reboot.
+    pub reboot_requesters: Vec<String>,
+    /// The limits of the machine's owner.
+    pub owner_limits: OwnerLimits,
 }
 
 /// A package that a step changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Item {
-    /// Its name as apt says it.
+pub struct StepItem {
+    /// Name in apt.
     pub package: String,
-    /// Before and after.
-    pub change: Change,
+    /// Versions before and after.
+    pub change: PackageChange,
 }
 
-/// One change of packages.
+/// A step of a package update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", deny_unknown_fields)]
-pub enum Step {
-    /// All in one transaction, so that apt can order them.
+pub enum PackageStep {
+    /// Installs and removals in one transaction, so that apt can order them.
     Install {
-        /// What will be there.
-        items: Vec<Item>,
-        /// The files that it is made of.
+        /// Packages to install.
+        items: Vec<StepItem>,
+        /// The files of these packages.
         debs: Vec<Deb>,
-        /// Whether apt must be shown the agent's own folder of sources to find them.
+        /// Whether apt needs the agent's own folder of sources to find them.
         own_sources: bool,
-        /// What will not be there any more.
+        /// Packages to remove.
         #[serde(default)]
-        removals: Vec<Item>,
+        removals: Vec<StepItem>,
         /// Whether an older version replaces a newer one.
         #[serde(default)]
         downgrades: bool,
-        /// What becomes of services that run what was replaced.
+        /// What happens to services that use replaced files.
         #[serde(default)]
         services: ServiceRule,
-        /// The most bytes to fetch in a second; 0 for no limit.
+        /// Limit of the download in bytes per second; 0 for no limit.
         #[serde(default)]
-        pace: u64,
+        bytes_per_second: u64,
     },
-    /// Finish packages that somebody left unpacked or half configured.
+    /// Configuration of packages that were left unpacked or half-configured.
     Configure {
-        /// Which.
-        items: Vec<Item>,
+        /// The packages.
+        items: Vec<StepItem>,
     },
-    /// Mark packages as there only because others need them, as they were.
+    /// Restores the mark of automatically installed packages.
     Mark {
-        /// Their names as apt says them.
+        /// Their names in apt.
         automatic: Vec<String>,
     },
 }
 
-impl Step {
+impl PackageStep {
     /// The names of the steps, in the order in which they are taken.
     pub const NAMES: &'static [&'static str] = &["install", "configure", "mark"];
 
-    /// Its name.
+    /// Name of the step.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Install { .. } => "install",
@@ -124,9 +124,9 @@ impl Step {
         }
     }
 
-    /// The packages that it changes.
-    pub fn items(&self) -> impl Iterator<Item = &Item> {
-        let none: &[Item] = &[];
+    /// The packages that the step changes.
+    pub fn items(&self) -> impl Iterator<Item = &StepItem> {
+        let none: &[StepItem] = &[];
         let (first, second) = match self {
             Self::Install {
                 items, removals, ..
@@ -137,7 +137,7 @@ impl Step {
         first.iter().chain(second)
     }
 
-    /// The files that it needs.
+    /// The files that the step needs.
     pub fn debs(&self) -> &[Deb] {
         match self {
             Self::Install { debs, .. } => debs,
@@ -146,166 +146,176 @@ impl Step {
     }
 }
 
-/// What to do, or why there is no way.
-pub fn plan(wanted: &PackageWish, observed: &Observed) -> Result<Draft<Step>, Failure> {
-    let installed = by_package(&observed.known, &observed.native);
-    refuse(wanted, observed, &installed)?;
+/// Plans an update, or returns why it is not possible.
+pub fn plan(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+) -> Result<Draft<PackageStep>, Failure> {
+    let installed = index_by_apt_name(&observed.packages, &observed.native_architecture);
+    check_plan(spec, observed, &installed)?;
     let installs = install_items(observed);
     let removals = removal_items(&installed, &observed.simulation);
     let unfinished = unfinished_items(&installed, &observed.simulation);
-    let automatic = automatic(wanted, observed);
+    let automatic = packages_to_mark_automatic(spec, observed);
 
     let items = installs.iter().chain(&removals).chain(&unfinished);
-    let mut changes: Vec<Change> = items.map(|item| item.change.clone()).collect();
+    let mut changes: Vec<PackageChange> = items.map(|item| item.change.clone()).collect();
     changes.sort();
     let mut draft = Draft {
-        reboot_expected: reboot_is_expected(&changes, &observed.rebooters),
+        reboot_expected: expects_reboot(&changes, &observed.reboot_requesters),
         changes,
         download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
-        disk_bytes: disk_bytes(observed, &installed),
-        withheld: withheld_from(wanted, observed, &installed),
+        disk_bytes: disk_growth(observed, &installed),
+        held_back: held_back_packages(spec, observed, &installed),
         image: None,
         steps: Vec::new(),
     };
     if !installs.is_empty() || !removals.is_empty() {
-        draft.steps.push(Step::Install {
+        draft.steps.push(PackageStep::Install {
             items: installs,
             debs: observed.debs.clone(),
-            own_sources: !wanted.sources.is_empty()
-                || !wanted.rules.suites.is_empty()
-                || !observed.limits.suites.is_empty(),
+            own_sources: !spec.sources.is_empty()
+                || !spec.rules.suites.is_empty()
+                || !observed.owner_limits.suites.is_empty(),
             removals,
             downgrades: !observed.simulation.downgrades.is_empty(),
-            services: wanted.rules.services,
-            pace: wanted.rules.download_bytes_per_second,
+            services: spec.rules.services,
+            bytes_per_second: spec.rules.download_bytes_per_second,
         });
     }
     if !unfinished.is_empty() {
-        draft.steps.push(Step::Configure { items: unfinished });
+        draft
+            .steps
+            .push(PackageStep::Configure { items: unfinished });
     }
     if !automatic.is_empty() {
-        draft.steps.push(Step::Mark { automatic });
+        draft.steps.push(PackageStep::Mark { automatic });
     }
     Ok(draft)
 }
 
-/// What is there, by its name as apt says it.
-pub type Installed<'a> = BTreeMap<String, &'a Known>;
+/// The present packages, by their name in apt.
+pub type InstalledPackages<'a> = BTreeMap<String, &'a DpkgPackage>;
 
-/// The packages of which something is there.
-pub fn by_package<'a>(known: &'a [Known], native: &str) -> Installed<'a> {
-    let present = known.iter().filter(|known| known.is_present());
+/// Indexes the present packages by their name in apt.
+pub fn index_by_apt_name<'a>(packages: &'a [DpkgPackage], native: &str) -> InstalledPackages<'a> {
+    let present = packages.iter().filter(|package| package.is_present());
     present
-        .map(|known| (known.package(native), known))
+        .map(|package| (package.apt_name(native), package))
         .collect()
 }
 
-/// A name as apt says it: without the architecture if that is dpkg's own.
-pub fn named<'a>(name: &'a str, native: &str) -> &'a str {
+/// A name without the architecture if that is dpkg's own.
+pub fn strip_native_architecture<'a>(name: &'a str, native: &str) -> &'a str {
     match name.split_once(':') {
         Some((short, architecture)) if architecture == native || architecture == "all" => short,
         _ => name,
     }
 }
 
-fn install_items(observed: &Observed) -> Vec<Item> {
-    let item = |install: &Install| Item {
+fn install_items(observed: &PackageObservation) -> Vec<StepItem> {
+    let item = |install: &PlannedInstall| StepItem {
         package: install.package.clone(),
-        change: Change {
+        change: PackageChange {
             name: install.name().to_owned(),
             architecture: install.architecture.clone(),
             before: install.before.clone(),
             after: Some(install.after.clone()),
-            suite: suite(install, &observed.targets),
-            download_bytes: deb_of(install, &observed.debs).map_or(0, |deb| deb.size),
+            suite: origin_suite(install, &observed.targets),
+            download_bytes: find_deb(install, &observed.debs).map_or(0, |deb| deb.size),
         },
     };
     observed.simulation.installs.iter().map(item).collect()
 }
 
-/// The suite that a version comes from: by its codename if that is known, since other names move on to other releases.
-fn suite(install: &Install, targets: &[Target]) -> String {
-    let codename = targets::codenames(&install.origins, targets).pop_first();
-    let told = || targets::suites(&install.origins, targets).pop_first();
-    codename.map_or_else(|| told().unwrap_or_default(), str::to_owned)
+/// The suite of a version: its codename if that is known, because other names move on to later releases.
+fn origin_suite(install: &PlannedInstall, targets: &[IndexTarget]) -> String {
+    let codename = index_targets::origin_codenames(&install.origins, targets).pop_first();
+    let suite_name = || index_targets::origin_suites(&install.origins, targets).pop_first();
+    codename.map_or_else(|| suite_name().unwrap_or_default(), str::to_owned)
 }
 
-fn deb_of<'a>(install: &Install, debs: &'a [Deb]) -> Option<&'a Deb> {
-    let order = install.order();
-    debs.iter().find(|deb| deb.order == order)
+fn find_deb<'a>(install: &PlannedInstall, debs: &'a [Deb]) -> Option<&'a Deb> {
+    let order = install.apt_argument();
+    debs.iter().find(|deb| deb.apt_argument == order)
 }
 
-fn removal_items(installed: &Installed<'_>, simulation: &Simulation) -> Vec<Item> {
+fn removal_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> Vec<StepItem> {
     let removals = simulation.removals.iter();
     let items = removals.filter_map(|package| {
-        let known = installed.get(package)?;
-        Some(Item {
+        let dpkg_package = installed.get(package)?;
+        Some(StepItem {
             package: package.clone(),
-            change: Change {
+            change: PackageChange {
                 after: None,
-                ..unchanged(known)
+                ..unchanged_package(dpkg_package)
             },
         })
     });
     items.collect()
 }
 
-fn unfinished_items(installed: &Installed<'_>, simulation: &Simulation) -> Vec<Item> {
-    let touched = |package: &String| {
+fn unfinished_items(installed: &InstalledPackages<'_>, simulation: &Simulation) -> Vec<StepItem> {
+    let is_touched = |package: &String| {
         simulation.install(package).is_some() || simulation.removals.contains(package)
     };
     installed
         .iter()
-        .filter(|(package, known)| known.state != "installed" && !touched(package))
-        .map(|(package, known)| Item {
+        .filter(|(package, dpkg_package)| dpkg_package.state != "installed" && !is_touched(package))
+        .map(|(package, dpkg_package)| StepItem {
             package: package.clone(),
-            change: unchanged(known),
+            change: unchanged_package(dpkg_package),
         })
         .collect()
 }
 
-fn unchanged(known: &Known) -> Change {
-    Change {
-        name: known.name.clone(),
-        architecture: known.architecture.clone(),
-        before: Some(known.version.clone()),
-        after: Some(known.version.clone()),
+fn unchanged_package(package: &DpkgPackage) -> PackageChange {
+    PackageChange {
+        name: package.name.clone(),
+        architecture: package.architecture.clone(),
+        before: Some(package.version.clone()),
+        after: Some(package.version.clone()),
         suite: String::new(),
         download_bytes: 0,
     }
 }
 
-/// apt takes every file that it is given for a wish of a person; what was automatic must be marked so again, and what is
-/// new and was not asked for as well.
-fn automatic(wanted: &PackageWish, observed: &Observed) -> Vec<String> {
-    let asked: BTreeSet<&str> = match &wanted.mode {
+/// apt marks every package that is installed from a file as manually installed. So automatic packages must be marked again,
+/// and new packages that were not requested as well.
+fn packages_to_mark_automatic(spec: &PackageSpec, observed: &PackageObservation) -> Vec<String> {
+    let requested: BTreeSet<&str> = match &spec.mode {
         PackageMode::Latest => BTreeSet::new(),
         PackageMode::Exactly(packages) => packages
             .iter()
-            .map(|package| named(&package.name, &observed.native))
+            .map(|package| strip_native_architecture(&package.name, &observed.native_architecture))
             .collect(),
     };
     let installs = observed.simulation.installs.iter();
     installs
         .filter(|install| match &install.before {
             Some(_) => observed.automatic.contains(&install.package),
-            None => !asked.contains(install.package.as_str()),
+            None => !requested.contains(install.package.as_str()),
         })
         .map(|install| install.package.clone())
         .collect()
 }
 
-/// By how many bytes what is installed grows. A version that does not say what it takes takes at least what its file does.
-fn disk_bytes(observed: &Observed, installed: &Installed<'_>) -> i64 {
-    let before = |package: &String| installed.get(package).map_or(0, |known| known.size);
-    let after = |install: &Install| {
+/// Growth of the installed size in bytes. For a version without a declared size, the size of its file is used.
+fn disk_growth(observed: &PackageObservation, installed: &InstalledPackages<'_>) -> i64 {
+    let before = |package: &String| {
+        installed
+            .get(package)
+            .map_or(0, |dpkg_package| dpkg_package.size)
+    };
+    let after = |install: &PlannedInstall| {
         let exact = (
             install.name().to_owned(),
             install.after.clone(),
             install.architecture.clone(),
         );
-        let said = observed.sizes.get(&exact).copied();
-        said.unwrap_or_else(|| deb_of(install, &observed.debs).map_or(0, |deb| deb.size))
+        let installed_size = observed.sizes.get(&exact).copied();
+        installed_size
+            .unwrap_or_else(|| find_deb(install, &observed.debs).map_or(0, |deb| deb.size))
     };
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let installs = observed.simulation.installs.iter();
@@ -319,48 +329,54 @@ fn disk_bytes(observed: &Observed, installed: &Installed<'_>) -> i64 {
     })
 }
 
-/// Whether a change will probably ask for a reboot.
-fn reboot_is_expected(changes: &[Change], rebooters: &[String]) -> bool {
-    let arrives = |change: &&Change| change.after.is_some() && change.after != change.before;
+/// Whether a change probably needs a reboot.
+fn expects_reboot(changes: &[PackageChange], rebooters: &[String]) -> bool {
+    let arrives = |change: &&PackageChange| change.after.is_some() && change.after != change.before;
     changes.iter().filter(arrives).any(|change| {
         rebooters.contains(&change.name)
-            || REBOOTERS.iter().any(|pattern| fits(pattern, &change.name))
+            || REBOOT_PACKAGES
+                .iter()
+                .any(|pattern| matches_pattern(pattern, &change.name))
     })
 }
 
-fn withheld_from(
-    wanted: &PackageWish,
-    observed: &Observed,
-    installed: &Installed<'_>,
-) -> Vec<Withheld> {
-    if wanted.mode != PackageMode::Latest {
+fn held_back_packages(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    installed: &InstalledPackages<'_>,
+) -> Vec<HeldBackPackage> {
+    if spec.mode != PackageMode::Latest {
         return Vec::new();
     }
-    let by_owner = &observed.limits.suites;
-    let left_out = |install: &Install| {
-        let suites = targets::suites(&install.origins, &observed.targets);
-        if are_among(&suites, by_owner) {
-            WithheldCause::Policy
+    let by_owner = &observed.owner_limits.suites;
+    let left_out = |install: &PlannedInstall| {
+        let suites = index_targets::origin_suites(&install.origins, &observed.targets);
+        if matches_suites(&suites, by_owner) {
+            HeldBackCause::Policy
         } else {
-            WithheldCause::Limits
+            HeldBackCause::Limits
         }
     };
-    let seen = Seen {
+    let simulations = SimulationSet {
         chosen: &observed.simulation,
-        free: observed.free.as_ref(),
+        unrestricted: observed.unrestricted.as_ref(),
         unpinned: observed.unpinned.as_ref(),
     };
-    withheld(installed, &seen, left_out)
+    find_held_back(installed, &simulations, left_out)
 }
 
-/// Names for a person to read, not too many.
-pub fn enumerate(names: impl IntoIterator<Item = String>) -> String {
+/// Joins names for a person, at most `MAX_NAMES_IN_REASON` of them.
+pub fn join_names(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<_> = names.into_iter().collect();
-    let shown: Vec<_> = names.iter().take(NAMED).map(String::as_str).collect();
-    let shown = shown.join(", ");
-    match names.len().checked_sub(NAMED) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
+    let first: Vec<_> = names
+        .iter()
+        .take(MAX_NAMES_IN_REASON)
+        .map(String::as_str)
+        .collect();
+    let listed = first.join(", ");
+    match names.len().checked_sub(MAX_NAMES_IN_REASON) {
+        None | Some(0) => listed,
+        Some(more) => format!("{listed} and {more} more"),
     }
 }
 

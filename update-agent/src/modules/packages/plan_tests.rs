@@ -1,23 +1,23 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{FailureKind, PackageRules, WantedPackage};
+use crate::model::{FailureKind, PackageRequirement, PackageRules};
 use crate::modules::packages::Digest;
 
-/// A world in which apt is simple: every package stands alone, and the sources offer one version of each.
+/// A simple model of apt: packages have no dependencies, and the sources offer one version of each.
 #[derive(Clone, Debug)]
-struct World {
+struct AptModel {
     installed: BTreeMap<String, (String, &'static str)>,
     offered: BTreeMap<String, String>,
     automatic: BTreeSet<String>,
 }
 
-impl World {
-    fn simulation(&self, wanted: &PackageWish) -> Simulation {
+impl AptModel {
+    fn simulation(&self, spec: &PackageSpec) -> Simulation {
         let mut installs = Vec::new();
         for (name, offered) in &self.offered {
             let before = self.installed.get(name).map(|(version, _)| version.clone());
-            let after = match &wanted.mode {
+            let after = match &spec.mode {
                 PackageMode::Latest => before.as_ref().map(|_| offered.clone()),
                 PackageMode::Exactly(packages) => packages
                     .iter()
@@ -25,7 +25,7 @@ impl World {
                     .map(|package| package.version.clone().unwrap_or_else(|| offered.clone())),
             };
             if let Some(after) = after.filter(|after| before.as_ref() != Some(after)) {
-                installs.push(Install {
+                installs.push(PlannedInstall {
                     package: name.clone(),
                     before,
                     after,
@@ -40,37 +40,40 @@ impl World {
         }
     }
 
-    fn observed(&self, wanted: &PackageWish) -> Observed {
-        let simulation = self.simulation(wanted);
-        let known = self.installed.iter().map(|(name, (version, state))| Known {
-            name: name.clone(),
-            architecture: "all".into(),
-            version: version.clone(),
-            want: "install".into(),
-            state: (*state).to_owned(),
-            flag: "ok".into(),
-            size: 4,
-        });
+    fn observe(&self, spec: &PackageSpec) -> PackageObservation {
+        let simulation = self.simulation(spec);
+        let packages = self
+            .installed
+            .iter()
+            .map(|(name, (version, state))| DpkgPackage {
+                name: name.clone(),
+                architecture: "all".into(),
+                version: version.clone(),
+                want: "install".into(),
+                state: (*state).to_owned(),
+                flag: "ok".into(),
+                size: 4,
+            });
         let debs = simulation.installs.iter().map(|install| Deb {
             name: format!("{}.deb", install.package),
             size: 10,
             digest: Digest::Sha256(String::new()),
-            order: install.order(),
+            apt_argument: install.apt_argument(),
             uri: String::new(),
         });
-        Observed {
-            native: "amd64".into(),
-            known: known.collect(),
+        PackageObservation {
+            native_architecture: "amd64".into(),
+            packages: packages.collect(),
             debs: debs.collect(),
             simulation,
             automatic: self.automatic.clone(),
-            ..Observed::default()
+            ..PackageObservation::default()
         }
     }
 
-    fn take(&mut self, step: &Step) {
+    fn apply(&mut self, step: &PackageStep) {
         match step {
-            Step::Install { .. } | Step::Configure { .. } => {
+            PackageStep::Install { .. } | PackageStep::Configure { .. } => {
                 for item in step.items() {
                     let after = item.change.after.clone().expect("nothing is removed");
                     self.installed
@@ -78,133 +81,133 @@ impl World {
                     self.automatic.remove(&item.package);
                 }
             }
-            Step::Mark { automatic } => self.automatic.extend(automatic.iter().cloned()),
+            PackageStep::Mark { automatic } => self.automatic.extend(automatic.iter().cloned()),
         }
     }
 }
 
-fn world() -> impl Strategy<Value = World> {
+fn apt_model() -> impl Strategy<Value = AptModel> {
     let state = prop::sample::select(vec!["installed", "unpacked", "half-configured"]);
     let installed = prop::collection::btree_map("p[a-d]", ("[1-3]", state), 0..4);
     let offered = prop::collection::btree_map("p[a-d]", "[1-3]", 4);
-    (installed, offered).prop_map(|(installed, offered)| World {
+    (installed, offered).prop_map(|(installed, offered)| AptModel {
         automatic: installed.keys().take(1).cloned().collect(),
         installed,
         offered,
     })
 }
 
-fn wish() -> impl Strategy<Value = PackageWish> {
+fn package_spec() -> impl Strategy<Value = PackageSpec> {
     let package = ("p[a-d]", prop::option::of("[1-3]"));
     let exactly = prop::collection::btree_map("p[a-d]", package, 1..4).prop_map(|packages| {
         let packages = packages
             .into_iter()
-            .map(|(name, (_, version))| WantedPackage { name, version });
+            .map(|(name, (_, version))| PackageRequirement { name, version });
         PackageMode::Exactly(packages.collect())
     });
     let mode = prop_oneof![Just(PackageMode::Latest), exactly];
-    mode.prop_map(PackageWish::new)
+    mode.prop_map(PackageSpec::new)
 }
 
 proptest! {
-    /// Once the steps have been taken, there is nothing left to do.
+    /// After the steps there is nothing left to do.
     #[test]
-    fn planning_twice_is_planning_once(mut world in world(), wish in wish()) {
-        let Ok(draft) = plan(&wish, &world.observed(&wish)) else {
+    fn planning_is_idempotent(mut model in apt_model(), spec in package_spec()) {
+        let Ok(draft) = plan(&spec, &model.observe(&spec)) else {
             return Ok(());
         };
         for step in &draft.steps {
-            world.take(step);
+            model.apply(step);
         }
-        prop_assert_eq!(plan(&wish, &world.observed(&wish)), Ok(Draft::default()));
+        prop_assert_eq!(plan(&spec, &model.observe(&spec)), Ok(Draft::default()));
     }
 
-    /// What was there because others need it is still so afterwards.
+    /// Automatically installed packages are still marked as such after the update.
     #[test]
-    fn what_was_automatic_stays_automatic(mut world in world()) {
-        let wish = PackageWish::new(PackageMode::Latest);
-        let before = world.automatic.clone();
-        let finished: Vec<_> = world.installed.values_mut().map(|(_, state)| *state = "installed").collect();
+    fn automatic_packages_stay_automatic(mut model in apt_model()) {
+        let spec = PackageSpec::new(PackageMode::Latest);
+        let before = model.automatic.clone();
+        let finished: Vec<_> = model.installed.values_mut().map(|(_, state)| *state = "installed").collect();
         let _ = finished;
-        for step in plan(&wish, &world.observed(&wish)).expect("a plan").steps {
-            world.take(&step);
+        for step in plan(&spec, &model.observe(&spec)).expect("a plan").steps {
+            model.apply(&step);
         }
-        prop_assert_eq!(world.automatic, before);
+        prop_assert_eq!(model.automatic, before);
     }
 
-    /// The plan says what the steps do.
+    /// The plan lists exactly the changes of the steps.
     #[test]
-    fn the_plan_names_each_package_that_a_step_changes(world in world(), wish in wish()) {
-        let Ok(draft) = plan(&wish, &world.observed(&wish)) else {
+    fn the_plan_names_each_package_that_a_step_changes(model in apt_model(), spec in package_spec()) {
+        let Ok(draft) = plan(&spec, &model.observe(&spec)) else {
             return Ok(());
         };
-        let mut of_steps: Vec<_> = draft.steps.iter().flat_map(Step::items).map(|item| item.change.clone()).collect();
+        let mut of_steps: Vec<_> = draft.steps.iter().flat_map(PackageStep::items).map(|item| item.change.clone()).collect();
         of_steps.sort();
         prop_assert_eq!(draft.changes, of_steps);
     }
 }
 
-fn exactly(name: &str, version: Option<&str>) -> PackageWish {
-    PackageWish::new(PackageMode::Exactly(vec![WantedPackage {
+fn exactly(name: &str, version: Option<&str>) -> PackageSpec {
+    PackageSpec::new(PackageMode::Exactly(vec![PackageRequirement {
         name: name.into(),
         version: version.map(str::to_owned),
     }]))
 }
 
-fn small_world() -> World {
-    World {
+fn small_model() -> AptModel {
+    AptModel {
         installed: [("pa".to_owned(), ("1".to_owned(), "installed"))].into(),
         offered: [("pa".to_owned(), "2".to_owned())].into(),
         automatic: BTreeSet::new(),
     }
 }
 
-fn refusal(wish: &PackageWish, observed: &Observed) -> String {
-    let failure = plan(wish, observed).unwrap_err();
+fn refusal(spec: &PackageSpec, observed: &PackageObservation) -> String {
+    let failure = plan(spec, observed).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Plan);
     failure.reason
 }
 
 #[test]
-fn a_plan_that_would_remove_something_is_refused() {
-    let wish = exactly("pa", None);
-    let mut observed = small_world().observed(&wish);
+fn a_plan_with_an_unexpected_removal_is_refused() {
+    let spec = exactly("pa", None);
+    let mut observed = small_model().observe(&spec);
     observed.simulation.removals = (0..12).map(|number| format!("p{number}")).collect();
     assert_eq!(
-        refusal(&wish, &observed),
+        refusal(&spec, &observed),
         "it would remove p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 and 2 more"
     );
 }
 
 #[test]
 fn a_package_or_version_that_apt_would_not_install_is_refused() {
-    let wish = exactly("pb", None);
-    let observed = small_world().observed(&wish);
-    assert_eq!(refusal(&wish, &observed), "no source has the package pb");
-    let wish = exactly("pa", Some("3"));
-    let observed = small_world().observed(&exactly("pa", Some("2")));
-    assert_eq!(refusal(&wish, &observed), "pa would be 2 and not 3");
+    let spec = exactly("pb", None);
+    let observed = small_model().observe(&spec);
+    assert_eq!(refusal(&spec, &observed), "no source has the package pb");
+    let spec = exactly("pa", Some("3"));
+    let observed = small_model().observe(&exactly("pa", Some("2")));
+    assert_eq!(refusal(&spec, &observed), "pa would be 2 and not 3");
 }
 
 #[test]
-fn a_package_that_is_half_installed_is_left_to_a_person() {
-    let wish = exactly("pa", Some("1"));
-    let mut world = small_world();
-    world
+fn a_half_installed_package_needs_a_person() {
+    let spec = exactly("pa", Some("1"));
+    let mut model = small_model();
+    model
         .installed
         .insert("pb".into(), ("1".into(), "half-installed"));
-    let reason = refusal(&wish, &world.observed(&wish));
+    let reason = refusal(&spec, &model.observe(&spec));
     assert!(reason.ends_with("by hand: pb"), "{reason}");
 }
 
 #[test]
-fn what_comes_along_is_marked_as_automatic_and_what_was_asked_for_is_not() {
-    let wish = exactly("pa:amd64", None);
-    let observed = Observed {
-        native: "amd64".into(),
+fn dependencies_are_marked_automatic_and_requested_packages_are_not() {
+    let spec = exactly("pa:amd64", None);
+    let observed = PackageObservation {
+        native_architecture: "amd64".into(),
         simulation: Simulation {
             installs: ["pa", "pb"]
-                .map(|package| Install {
+                .map(|package| PlannedInstall {
                     package: package.into(),
                     before: None,
                     after: "1".into(),
@@ -214,49 +217,50 @@ fn what_comes_along_is_marked_as_automatic_and_what_was_asked_for_is_not() {
                 .into(),
             ..Simulation::default()
         },
-        ..Observed::default()
+        ..PackageObservation::default()
     };
-    let draft = plan(&wish, &observed).unwrap();
+    let draft = plan(&spec, &observed).unwrap();
     let automatic = vec!["pb".to_owned()];
-    assert_eq!(draft.steps.last(), Some(&Step::Mark { automatic }));
+    assert_eq!(draft.steps.last(), Some(&PackageStep::Mark { automatic }));
 }
 
 #[test]
-fn the_plan_says_what_is_fetched_from_where_and_what_it_takes_on_the_disk() {
-    let wish = PackageWish::new(PackageMode::Latest);
-    let mut observed = small_world().observed(&wish);
-    observed.known[0].size = 100 << 10;
+fn the_plan_contains_suites_and_sizes() {
+    let spec = PackageSpec::new(PackageMode::Latest);
+    let mut observed = small_model().observe(&spec);
+    observed.packages[0].size = 100 << 10;
     observed.simulation.installs[0].origins = vec!["Debian:12/stable".into()];
     observed.targets =
-        targets::read("http://x/\tbookworm\tstable\tbookworm\tDebian\t12\n").unwrap();
-    let draft = plan(&wish, &observed).unwrap();
+        index_targets::parse_targets("http://x/\tbookworm\tstable\tbookworm\tDebian\t12\n")
+            .unwrap();
+    let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.changes[0].suite, "bookworm");
     assert_eq!(
         (draft.changes[0].download_bytes, draft.download_bytes),
         (10, 10)
     );
-    // Its own word is missing: it takes what its file does, and what was there goes.
+    // The version declares no size: the size of its file counts, minus the size of the replaced version.
     assert_eq!(draft.disk_bytes, 10 - (100 << 10));
 
     let exact = ("pa".to_owned(), "2".to_owned(), "all".to_owned());
     observed.sizes = [(exact, 130 << 10)].into();
-    let draft = plan(&wish, &observed).unwrap();
+    let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.disk_bytes, 30 << 10);
 }
 
 #[test]
-fn what_is_removed_is_a_part_of_the_plan_and_frees_its_room() {
-    let mut wish = exactly("pa", Some("2"));
-    wish.rules.allow_removals = true;
-    let mut world = small_world();
-    world
+fn removals_are_planned_and_free_disk_space() {
+    let mut spec = exactly("pa", Some("2"));
+    spec.rules.allow_removals = true;
+    let mut model = small_model();
+    model
         .installed
         .insert("pb".into(), ("1".into(), "half-configured"));
-    let mut observed = world.observed(&wish);
+    let mut observed = model.observe(&spec);
     observed.simulation.removals = vec!["pb".into()];
-    let draft = plan(&wish, &observed).unwrap();
+    let draft = plan(&spec, &observed).unwrap();
     assert_eq!(draft.disk_bytes, 10 - 4 - 4);
-    let [Step::Install { removals, .. }] = &draft.steps[..] else {
+    let [PackageStep::Install { removals, .. }] = &draft.steps[..] else {
         panic!("{:?}", draft.steps);
     };
     assert_eq!(removals.len(), 1);
@@ -266,12 +270,12 @@ fn what_is_removed_is_a_part_of_the_plan_and_frees_its_room() {
 }
 
 #[test]
-fn a_reboot_is_expected_of_packages_that_run_from_the_boot_on() {
+fn packages_that_run_from_boot_expect_a_reboot() {
     let expects = |name: &str, before: Option<&str>, rebooters: &[&str]| {
-        let observed = Observed {
-            native: "amd64".into(),
+        let observed = PackageObservation {
+            native_architecture: "amd64".into(),
             simulation: Simulation {
-                installs: vec![Install {
+                installs: vec![PlannedInstall {
                     package: name.into(),
                     before: before.map(str::to_owned),
                     after: "2".into(),
@@ -280,11 +284,11 @@ fn a_reboot_is_expected_of_packages_that_run_from_the_boot_on() {
                 }],
                 ..Simulation::default()
             },
-            rebooters: rebooters.iter().map(|&name| name.to_owned()).collect(),
-            ..Observed::default()
+            reboot_requesters: rebooters.iter().map(|&name| name.to_owned()).collect(),
+            ..PackageObservation::default()
         };
-        let wish = PackageWish::new(PackageMode::Latest);
-        plan(&wish, &observed).unwrap().reboot_expected
+        let spec = PackageSpec::new(PackageMode::Latest);
+        plan(&spec, &observed).unwrap().reboot_expected
     };
     assert!(expects("linux-image-6.1.0-41-amd64", None, &[]));
     assert!(expects("libc6:i386", Some("1"), &[]));
@@ -294,21 +298,21 @@ fn a_reboot_is_expected_of_packages_that_run_from_the_boot_on() {
 }
 
 #[test]
-fn the_step_carries_what_the_rules_say_of_how_it_is_taken() {
-    let wish = PackageWish {
+fn the_step_carries_the_rules() {
+    let spec = PackageSpec {
         rules: PackageRules {
             services: ServiceRule::Restart,
             download_bytes_per_second: 5,
             suites: vec!["bookworm-security".into()],
             ..PackageRules::default()
         },
-        ..PackageWish::new(PackageMode::Latest)
+        ..PackageSpec::new(PackageMode::Latest)
     };
-    let draft = plan(&wish, &small_world().observed(&wish)).unwrap();
-    let Some(Step::Install {
+    let draft = plan(&spec, &small_model().observe(&spec)).unwrap();
+    let Some(PackageStep::Install {
         own_sources,
         services,
-        pace,
+        bytes_per_second: pace,
         downgrades,
         ..
     }) = draft.steps.first()
@@ -320,13 +324,13 @@ fn the_step_carries_what_the_rules_say_of_how_it_is_taken() {
 }
 
 #[test]
-fn a_step_that_an_older_agent_wrote_down_is_still_understood() {
+fn a_step_of_an_older_agent_is_read() {
     let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"order":"a=1"}],"own_sources":true}"#;
-    let step: Step = serde_json::from_str(written).unwrap();
-    let Step::Install {
+    let step: PackageStep = serde_json::from_str(written).unwrap();
+    let PackageStep::Install {
         removals,
         debs,
-        pace,
+        bytes_per_second: pace,
         ..
     } = step
     else {

@@ -1,42 +1,46 @@
-//! Plans that are not carried out, and why. Pure.
+//! Rejects plans that must not be carried out. Pure.
 
-use super::parse::{Known, Simulation};
-use super::plan::{Installed, Observed, enumerate, named};
+use super::index_targets;
+use super::parse::{DpkgPackage, Simulation};
+use super::plan::{InstalledPackages, PackageObservation, join_names, strip_native_architecture};
 use super::rules::is_excluded;
-use super::targets;
-use crate::model::{Failure, FailureKind, PackageMode, PackageWish};
+use crate::model::{Failure, FailureKind, PackageMode, PackageSpec};
 
-/// The package that says which release a system is.
-const RELEASE: &str = "base-files";
+/// The package that determines the release of the system.
+const RELEASE_PACKAGE: &str = "base-files";
 
-/// Refuses what must not be done, the plainest reason first.
-pub fn refuse(
-    wanted: &PackageWish,
-    observed: &Observed,
-    installed: &Installed<'_>,
+/// Rejects a plan that must not be carried out. The simplest reason comes first.
+pub fn check_plan(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    installed: &InstalledPackages<'_>,
 ) -> Result<(), Failure> {
     refuse_another_release(observed)?;
-    refuse_removals(wanted, observed)?;
+    refuse_removals(spec, observed)?;
     refuse_broken(installed, &observed.simulation)?;
-    refuse_downgrades(wanted, observed)?;
-    refuse_held(observed, installed)?;
-    if let PackageMode::Exactly(_) = &wanted.mode {
-        refuse_what_is_missing(wanted, observed, installed)?;
+    refuse_downgrades(spec, observed)?;
+    refuse_on_hold(observed, installed)?;
+    if let PackageMode::Exactly(_) = &spec.mode {
+        refuse_missing(spec, observed, installed)?;
     }
     Ok(())
 }
 
-/// An update never takes a system to another release: that is a work of its own, with its own notes to read.
-fn refuse_another_release(observed: &Observed) -> Result<(), Failure> {
+/// An update never moves the system to another release: a release upgrade has its own procedure.
+fn refuse_another_release(observed: &PackageObservation) -> Result<(), Failure> {
     let simulation = &observed.simulation;
-    if simulation.removals.iter().any(|package| package == RELEASE) {
-        return Err(no_way(format!("it would remove {RELEASE}")));
+    if simulation
+        .removals
+        .iter()
+        .any(|package| package == RELEASE_PACKAGE)
+    {
+        return Err(plan_failure(format!("it would remove {RELEASE_PACKAGE}")));
     }
-    let Some(install) = simulation.install(RELEASE) else {
+    let Some(install) = simulation.install(RELEASE_PACKAGE) else {
         return Ok(());
     };
     let own = observed.codename.as_str();
-    let others = targets::codenames(&install.origins, &observed.targets);
+    let others = index_targets::origin_codenames(&install.origins, &observed.targets);
     // `bookworm-security` and `bookworm-updates` belong to bookworm.
     let is_own = |name: &&str| {
         !own.is_empty()
@@ -47,131 +51,142 @@ fn refuse_another_release(observed: &Observed) -> Result<(), Failure> {
     if others.iter().any(is_own) {
         return Ok(());
     }
-    let shown = |name: &str| {
+    let display_name = |name: &str| {
         if name.is_empty() {
             "an unknown release".to_owned()
         } else {
             name.to_owned()
         }
     };
-    let other = shown(&others.into_iter().collect::<Vec<_>>().join(", "));
-    Err(no_way(format!(
-        "it would take the system from {} to {other}: {RELEASE} {} is not of the release that is installed",
-        shown(own),
+    let other = display_name(&others.into_iter().collect::<Vec<_>>().join(", "));
+    Err(plan_failure(format!(
+        "it would move the system from {} to {other}: {RELEASE_PACKAGE} {} is not of the installed release",
+        display_name(own),
         install.after
     )))
 }
 
-fn refuse_removals(wanted: &PackageWish, observed: &Observed) -> Result<(), Failure> {
+fn refuse_removals(spec: &PackageSpec, observed: &PackageObservation) -> Result<(), Failure> {
     let removals = &observed.simulation.removals;
     if removals.is_empty() {
         return Ok(());
     }
-    let names = enumerate(removals.iter().cloned());
-    if !wanted.rules.allow_removals {
-        return Err(no_way(format!("it would remove {names}")));
+    let names = join_names(removals.iter().cloned());
+    if !spec.rules.allow_removals {
+        return Err(plan_failure(format!("it would remove {names}")));
     }
-    if !observed.limits.removals {
-        return Err(not_allowed(format!("it would remove {names}")));
+    if !observed.owner_limits.removals {
+        return Err(owner_failure(format!("it would remove {names}")));
     }
     let excluded = removals
         .iter()
-        .filter(|package| is_excluded(&wanted.rules, package));
+        .filter(|package| is_excluded(&spec.rules, package));
     let excluded: Vec<_> = excluded.cloned().collect();
     if excluded.is_empty() {
         return Ok(());
     }
-    Err(no_way(format!(
-        "it would remove {}, which the policy leaves as they are",
-        enumerate(excluded)
+    Err(plan_failure(format!(
+        "it would remove {}, which the policy excludes from changes",
+        join_names(excluded)
     )))
 }
 
-/// A half-installed package must be unpacked again; if apt does not mean to, only a person knows where from.
-fn refuse_broken(installed: &Installed<'_>, simulation: &Simulation) -> Result<(), Failure> {
-    let broken =
-        |package: &String, known: &Known| known.is_torn() && simulation.install(package).is_none();
+/// A half-installed package must be unpacked again; if apt does not plan that, a person must find its file.
+fn refuse_broken(
+    installed: &InstalledPackages<'_>,
+    simulation: &Simulation,
+) -> Result<(), Failure> {
+    let broken = |package: &String, dpkg_package: &DpkgPackage| {
+        dpkg_package.needs_reinstall() && simulation.install(package).is_none()
+    };
     let names: Vec<_> = installed
         .iter()
-        .filter(|(package, known)| broken(package, known))
+        .filter(|(package, dpkg_package)| broken(package, dpkg_package))
         .map(|(package, _)| package.clone())
         .collect();
     if names.is_empty() {
         return Ok(());
     }
-    Err(no_way(format!(
-        "these packages are half-installed and must be installed anew by hand: {}",
-        enumerate(names)
+    Err(plan_failure(format!(
+        "these packages are half-installed and must be installed again by hand: {}",
+        join_names(names)
     )))
 }
 
-fn refuse_downgrades(wanted: &PackageWish, observed: &Observed) -> Result<(), Failure> {
+fn refuse_downgrades(spec: &PackageSpec, observed: &PackageObservation) -> Result<(), Failure> {
     let downgrades = &observed.simulation.downgrades;
     if downgrades.is_empty() {
         return Ok(());
     }
-    let names = enumerate(downgrades.iter().cloned());
+    let names = join_names(downgrades.iter().cloned());
     let what = format!("it would bring {names} to an older version");
-    if !wanted.rules.allow_downgrades {
-        return Err(no_way(format!("{what}, which the policy does not allow")));
+    if !spec.rules.allow_downgrades {
+        return Err(plan_failure(format!(
+            "{what}, which the policy does not allow"
+        )));
     }
-    if !observed.limits.downgrades {
-        return Err(not_allowed(what));
+    if !observed.owner_limits.downgrades {
+        return Err(owner_failure(what));
     }
     Ok(())
 }
 
-/// A mark that a person set is taken away by a person.
-fn refuse_held(observed: &Observed, installed: &Installed<'_>) -> Result<(), Failure> {
+/// Packages on hold are not changed: a person put them on hold.
+fn refuse_on_hold(
+    observed: &PackageObservation,
+    installed: &InstalledPackages<'_>,
+) -> Result<(), Failure> {
     let simulation = &observed.simulation;
     let installs = simulation.installs.iter().map(|install| &install.package);
-    let held = installs.chain(&simulation.removals).filter(|package| {
-        let known = installed.get(*package);
-        known.is_some_and(|known| known.want == "hold")
+    let on_hold = installs.chain(&simulation.removals).filter(|package| {
+        let dpkg_package = installed.get(*package);
+        dpkg_package.is_some_and(|dpkg_package| dpkg_package.want == "hold")
     });
-    let held: Vec<_> = held.cloned().collect();
-    if held.is_empty() {
+    let on_hold: Vec<_> = on_hold.cloned().collect();
+    if on_hold.is_empty() {
         return Ok(());
     }
-    Err(no_way(format!(
-        "it would change packages that somebody put on hold: {}",
-        enumerate(held)
+    Err(plan_failure(format!(
+        "it would change packages that are on hold: {}",
+        join_names(on_hold)
     )))
 }
 
-fn refuse_what_is_missing(
-    wanted: &PackageWish,
-    observed: &Observed,
-    installed: &Installed<'_>,
+fn refuse_missing(
+    spec: &PackageSpec,
+    observed: &PackageObservation,
+    installed: &InstalledPackages<'_>,
 ) -> Result<(), Failure> {
-    let PackageMode::Exactly(packages) = &wanted.mode else {
+    let PackageMode::Exactly(packages) = &spec.mode else {
         return Ok(());
     };
     for package in packages {
-        let name = named(&package.name, &observed.native);
+        let name = strip_native_architecture(&package.name, &observed.native_architecture);
         let version = match observed.simulation.install(name) {
             Some(install) => Some(install.after.as_str()),
-            None => installed.get(name).map(|known| known.version.as_str()),
+            None => installed
+                .get(name)
+                .map(|dpkg_package| dpkg_package.version.as_str()),
         };
         match (version, package.version.as_deref()) {
             (Some(_), None) => {}
-            (Some(version), Some(wished)) if version == wished => {}
-            (Some(version), Some(wished)) => {
-                return Err(no_way(format!(
-                    "{name} would be {version} and not {wished}"
+            (Some(version), Some(required)) if version == required => {}
+            (Some(version), Some(required)) => {
+                return Err(plan_failure(format!(
+                    "{name} would be {version} and not {required}"
                 )));
             }
-            (None, _) => return Err(no_way(format!("no source has the package {name}"))),
+            (None, _) => return Err(plan_failure(format!("no source has the package {name}"))),
         }
     }
     Ok(())
 }
 
-fn no_way(reason: String) -> Failure {
+fn plan_failure(reason: String) -> Failure {
     Failure::new(FailureKind::Plan, reason)
 }
 
-fn not_allowed(what: String) -> Failure {
+fn owner_failure(what: String) -> Failure {
     let reason = format!("{what}, which the machine's owner does not allow");
     Failure::new(FailureKind::Limits, reason)
 }
@@ -179,10 +194,10 @@ fn not_allowed(what: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{PackageRules, WantedPackage};
-    use crate::modules::packages::parse::Install;
-    use crate::modules::packages::plan::{by_package, plan};
-    use crate::modules::packages::targets::Target;
+    use crate::model::{PackageRequirement, PackageRules};
+    use crate::modules::packages::index_targets::IndexTarget;
+    use crate::modules::packages::parse::PlannedInstall;
+    use crate::modules::packages::plan::{index_by_apt_name, plan};
     use crate::owner::OwnerLimits;
 
     const TARGETS: &str = "\
@@ -192,12 +207,12 @@ http://deb.example/debian/\ttrixie\ttesting\ttrixie\tDebian\t13
 https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
 ";
 
-    fn targets() -> Vec<Target> {
-        targets::read(TARGETS).unwrap()
+    fn targets() -> Vec<IndexTarget> {
+        index_targets::parse_targets(TARGETS).unwrap()
     }
 
-    fn install(package: &str, origin: &str) -> Install {
-        Install {
+    fn install(package: &str, origin: &str) -> PlannedInstall {
+        PlannedInstall {
             package: package.into(),
             before: Some("12".into()),
             after: "12.1".into(),
@@ -206,10 +221,10 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
         }
     }
 
-    fn latest(rules: PackageRules) -> PackageWish {
-        PackageWish {
+    fn latest(rules: PackageRules) -> PackageSpec {
+        PackageSpec {
             rules,
-            ..PackageWish::new(PackageMode::Latest)
+            ..PackageSpec::new(PackageMode::Latest)
         }
     }
 
@@ -241,21 +256,21 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
                 Some("from an unknown release to bookworm:"),
             ),
         ] {
-            let observed = Observed {
+            let observed = PackageObservation {
                 simulation: Simulation {
                     installs: vec![install("base-files", origin), install("bash", origin)],
                     ..Simulation::default()
                 },
                 targets: targets(),
                 codename: codename.into(),
-                ..Observed::default()
+                ..PackageObservation::default()
             };
             let answer = plan(&latest(PackageRules::default()), &observed);
             match (answer, refused) {
                 (Ok(_), None) => {}
-                (Err(failure), Some(words)) => {
+                (Err(failure), Some(message)) => {
                     assert_eq!(failure.kind, FailureKind::Plan);
-                    assert!(failure.reason.contains(words), "{}", failure.reason);
+                    assert!(failure.reason.contains(message), "{}", failure.reason);
                 }
                 (answer, _) => panic!("{codename}, {origin}: {answer:?}"),
             }
@@ -264,27 +279,27 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
 
     #[test]
     fn any_other_package_may_come_from_any_release() {
-        let observed = Observed {
+        let observed = PackageObservation {
             simulation: Simulation {
                 installs: vec![install("bash", "Debian:13/testing")],
                 ..Simulation::default()
             },
             targets: targets(),
             codename: "bookworm".into(),
-            ..Observed::default()
+            ..PackageObservation::default()
         };
         let draft = plan(&latest(PackageRules::default()), &observed).unwrap();
         assert_eq!(draft.changes[0].suite, "trixie");
     }
 
     #[test]
-    fn the_package_that_says_which_release_it_is_is_never_removed() {
-        let observed = Observed {
+    fn the_release_package_is_never_removed() {
+        let observed = PackageObservation {
             simulation: Simulation {
                 removals: vec!["base-files".into()],
                 ..Simulation::default()
             },
-            ..Observed::default()
+            ..PackageObservation::default()
         };
         let rules = PackageRules {
             allow_removals: true,
@@ -293,9 +308,9 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
         assert!(plan(&latest(rules), &observed).is_err());
     }
 
-    /// What the policy and the owner say to a plan that removes `gone` and brings `older` to an older version.
+    /// Verdict of policy and owner on a plan that removes `gone` and downgrades `older`.
     #[test]
-    fn removals_and_older_versions_need_leave_of_the_policy_and_of_the_owner() {
+    fn removals_and_downgrades_must_be_allowed_by_policy_and_owner() {
         let removal = Simulation {
             removals: vec!["gone".into()],
             ..Simulation::default()
@@ -342,51 +357,51 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             ),
             (&downgrade, true, true, None),
         ] {
-            let observed = Observed {
+            let observed = PackageObservation {
                 simulation: simulation.clone(),
-                limits: OwnerLimits {
+                owner_limits: OwnerLimits {
                     removals: owner,
                     downgrades: owner,
                     ..OwnerLimits::default()
                 },
-                ..Observed::default()
+                ..PackageObservation::default()
             };
-            let wish = latest(PackageRules {
+            let spec = latest(PackageRules {
                 allow_removals: policy,
                 allow_downgrades: policy,
                 ..PackageRules::default()
             });
-            let answer = refuse(&wish, &observed, &Installed::new());
-            let said = answer.err().map(|failure| (failure.kind, failure.reason));
+            let answer = check_plan(&spec, &observed, &InstalledPackages::new());
+            let refusal = answer.err().map(|failure| (failure.kind, failure.reason));
             let expected = refused.map(|(kind, reason)| (kind, reason.to_owned()));
-            assert_eq!(said, expected);
+            assert_eq!(refusal, expected);
         }
     }
 
     #[test]
-    fn what_the_policy_leaves_as_it_is_is_not_removed_either() {
-        let observed = Observed {
+    fn an_excluded_package_is_not_removed() {
+        let observed = PackageObservation {
             simulation: Simulation {
                 removals: vec!["linux-image-old:i386".into(), "gone".into()],
                 ..Simulation::default()
             },
-            ..Observed::default()
+            ..PackageObservation::default()
         };
-        let wish = latest(PackageRules {
+        let spec = latest(PackageRules {
             allow_removals: true,
             exclude: vec!["linux-*".into()],
             ..PackageRules::default()
         });
-        let failure = refuse(&wish, &observed, &Installed::new()).unwrap_err();
+        let failure = check_plan(&spec, &observed, &InstalledPackages::new()).unwrap_err();
         assert_eq!(
             failure.reason,
-            "it would remove linux-image-old:i386, which the policy leaves as they are"
+            "it would remove linux-image-old:i386, which the policy excludes from changes"
         );
     }
 
     #[test]
-    fn a_package_on_hold_is_not_changed_by_a_wish_that_names_it() {
-        let held = Known {
+    fn a_package_on_hold_is_not_changed_by_a_spec_that_names_it() {
+        let on_hold = DpkgPackage {
             name: "demo".into(),
             architecture: "all".into(),
             version: "12".into(),
@@ -395,22 +410,23 @@ https://own.example/\t./\t$(SUITE)\t$(CODENAME)\tOwn\t$(VERSION)
             flag: "ok".into(),
             size: 0,
         };
-        let known = [held];
-        let observed = Observed {
+        let packages = [on_hold];
+        let observed = PackageObservation {
             simulation: Simulation {
                 installs: vec![install("demo", "Debian:12/stable")],
                 ..Simulation::default()
             },
-            ..Observed::default()
+            ..PackageObservation::default()
         };
-        let wish = PackageWish::new(PackageMode::Exactly(vec![WantedPackage {
+        let spec = PackageSpec::new(PackageMode::Exactly(vec![PackageRequirement {
             name: "demo".into(),
             version: Some("12.1".into()),
         }]));
-        let failure = refuse(&wish, &observed, &by_package(&known, "amd64")).unwrap_err();
+        let failure =
+            check_plan(&spec, &observed, &index_by_apt_name(&packages, "amd64")).unwrap_err();
         assert_eq!(
             failure.reason,
-            "it would change packages that somebody put on hold: demo"
+            "it would change packages that are on hold: demo"
         );
     }
 }

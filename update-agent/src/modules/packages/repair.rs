@@ -1,57 +1,60 @@
-//! The way forward after a power cut or a kill.
+//! Finishes a package update after a power cut or a kill.
 //!
-//! What helps was measured by replaying every write of an update: `dpkg --install` of the kept files, then
-//! `dpkg --configure -a`. apt comes last, when dpkg's database is sound again: before, it cannot tell what is there.
+//! The sequence was found by replaying every disk write of an update: `dpkg --install` of the retained files, then
+//! `dpkg --configure -a`. apt runs last, when dpkg's database is consistent again: before, it cannot read the state.
 
 use std::{fs, io, slice};
 
-use super::apt::{failure, storage};
-use super::note::Baseline;
-use super::plan::enumerate;
-use super::{Deb, Packages, Step, aptlog, parse};
+use super::apt::{storage_failure, tool_failure};
+use super::baseline::PackageBaseline;
+use super::plan::join_names;
+use super::{Deb, PackageStep, PackagesModule, apt_log, parse};
 use crate::durable::FileError;
 use crate::model::{Failure, FailureKind, tail};
-use crate::place::Place;
+use crate::paths::AgentPaths;
 use crate::runner::Output;
 
-/// Where dpkg notes each change of a package's state before it writes all of them anew. It reads them together with its
-/// database and enters them when it next changes something; apt refuses to work while there are any.
-const NOTES: &str = "/var/lib/dpkg/updates";
+/// Folder in which dpkg records each change of a package's state before it rewrites its database. dpkg reads the folder
+/// together with the database and merges it at its next change; apt refuses to run while it is not empty.
+const DPKG_UPDATES_FOLDER: &str = "/var/lib/dpkg/updates";
 
-/// Two rounds: a package that must be configured before another is unpacked is ready in the second.
-const ROUNDS: usize = 2;
+/// Two rounds: a package that must be configured before another one is unpacked is ready in the second.
+const MAX_REPAIR_ROUNDS: usize = 2;
 
-impl Packages {
-    /// Takes a step of which nobody knows how far it came.
-    pub(super) async fn repair(&self, step: &Step) -> Result<(), Failure> {
+impl PackagesModule {
+    /// Repeats a step after an interruption at an unknown point.
+    pub(super) async fn repair(&self, step: &PackageStep) -> Result<(), Failure> {
         let steps = slice::from_ref(step);
-        let start = aptlog::length(&self.place);
+        let start = apt_log::log_length(&self.paths);
         let mut log = String::new();
         {
-            // apt and dpkg that outlived the agent may still be at work: they get the time that they would have had.
-            let _lock = self.lock(self.tools.limits().apply).await?;
-            for _ in 0..ROUNDS {
-                if self.is_sound(steps).await? {
+            // apt or dpkg may have outlived the agent and still be running: wait as long as they may take.
+            let _lock = self.lock_dpkg(self.tools.timeouts().apply).await?;
+            for _ in 0..MAX_REPAIR_ROUNDS {
+                if self.is_consistent(steps).await? {
                     break;
                 }
-                tracing::warn!("packages were left half done, finishing them from the kept files");
-                self.finish(step, &mut log).await?;
+                tracing::warn!("packages are half done; finishing them from the retained files");
+                self.finish_step(step, &mut log).await?;
             }
-            if notes_are_left(&self.place)? {
-                keep(&mut log, &self.tools.configure().await?);
+            if has_dpkg_updates(&self.paths)? {
+                append_log(&mut log, &self.tools.configure_all().await?);
             }
         }
-        // What was wrong before is not known here, and does not matter: it is looked at again when all is done.
-        let before = Baseline {
+        // Older problems are not known here and do not matter: the final verification checks again.
+        let before = PackageBaseline {
             audit: self.tools.audit().await?,
-            log: start,
-            ..Baseline::default()
+            log_length: start,
+            ..PackageBaseline::default()
         };
-        let installed = self.installed().await?;
-        let Some(problem) = self.packages_problem(steps, &installed, &before).await? else {
+        let installed = self.list_installed().await?;
+        let Some(problem) = self
+            .find_package_problem(steps, &installed, &before)
+            .await?
+        else {
             return Ok(());
         };
-        if !self.is_sound(steps).await? {
+        if !self.is_consistent(steps).await? {
             return Err(Failure::with_log(
                 FailureKind::Apply,
                 format!("after an interruption {}", problem.reason),
@@ -63,64 +66,75 @@ impl Packages {
         if output.succeeded() {
             return Ok(());
         }
-        keep(&mut log, &output);
-        let failed = failure(FailureKind::Apply, "apt-get install", &output);
+        append_log(&mut log, &output);
+        let failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
         let failed = Failure::with_log(failed.kind, failed.reason, &log);
-        Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
+        Err(apt_log::add_log(
+            failed,
+            &apt_log::read_since(&self.paths, start),
+        ))
     }
 
-    /// Lets dpkg enter what an interrupted one noted, if there is any.
-    pub(super) async fn enter_notes(&self) -> Result<(), Failure> {
-        if !notes_are_left(&self.place)? {
+    /// Lets dpkg merge the records of an interrupted run, if there are any.
+    pub(super) async fn apply_dpkg_updates(&self) -> Result<(), Failure> {
+        if !has_dpkg_updates(&self.paths)? {
             return Ok(());
         }
-        tracing::warn!("an interrupted dpkg left notes in {NOTES}, letting it enter them");
-        let _lock = self.lock(self.tools.limits().lock).await?;
-        // What it cannot configure is not what is asked for here, and is found later.
-        self.tools.configure().await.map(drop)
+        tracing::warn!(
+            "an interrupted dpkg left records in {DPKG_UPDATES_FOLDER}; letting dpkg merge them"
+        );
+        let _lock = self.lock_dpkg(self.tools.timeouts().lock).await?;
+        // A failure to configure a package does not matter here; it is found later.
+        self.tools.configure_all().await.map(drop)
     }
 
-    /// One round of unpacking, configuring and removing. Only with dpkg's front-end lock held.
-    async fn finish(&self, step: &Step, log: &mut String) -> Result<(), Failure> {
+    /// One round of unpacking, configuring and removing. The caller must hold dpkg's front-end lock.
+    async fn finish_step(&self, step: &PackageStep, log: &mut String) -> Result<(), Failure> {
         let debs = step.debs();
         self.check_files(debs)?;
         if !debs.is_empty() {
-            keep(log, &self.tools.unpack_files(debs).await?);
+            append_log(log, &self.tools.install_with_dpkg(debs).await?);
         }
-        keep(log, &self.tools.configure().await?);
-        let left = self.left_to_remove(step).await?;
+        append_log(log, &self.tools.configure_all().await?);
+        let left = self.remaining_removals(step).await?;
         if !left.is_empty() {
             let left: Vec<&str> = left.iter().map(String::as_str).collect();
-            keep(log, &self.tools.remove(&left).await?);
+            append_log(log, &self.tools.remove_packages(&left).await?);
         }
         Ok(())
     }
 
     fn check_files(&self, debs: &[Deb]) -> Result<(), Failure> {
-        let missing = self.archives.missing(debs).map_err(super::storage)?;
+        let missing = self
+            .archives
+            .missing_files(debs)
+            .map_err(super::storage_failure)?;
         if missing.is_empty() {
             return Ok(());
         }
-        let names = enumerate(missing.iter().map(|deb| deb.name.clone()));
-        let reason = format!("an interrupted update cannot be finished, files are gone: {names}");
+        let names = join_names(missing.iter().map(|deb| deb.name.clone()));
+        let reason =
+            format!("cannot finish an interrupted update, because files are missing: {names}");
         Err(Failure::new(FailureKind::Interrupted, reason))
     }
 }
 
-/// Whether a dpkg was interrupted before it had written its database anew (dpkg's source, `lib/dpkg/dbmodify.c`: notes have
-/// numbers for names, and `tmp.i` is one that was being written). A dpkg that ended leaves nothing there.
-pub(super) fn notes_are_left(place: &Place) -> Result<bool, Failure> {
-    let folder = place.inside(NOTES);
+/// Whether a dpkg was interrupted before it had rewritten its database (dpkg's source, `lib/dpkg/dbmodify.c`: records have
+/// numeric names, and `tmp.i` is an incomplete one). A dpkg that ended normally leaves no file there.
+pub(super) fn has_dpkg_updates(paths: &AgentPaths) -> Result<bool, Failure> {
+    let folder = paths.inside(DPKG_UPDATES_FOLDER);
     match fs::read_dir(&folder) {
         Ok(mut notes) => Ok(notes.next().is_some()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(storage(FileError::while_doing("list", &folder)(error))),
+        Err(error) => Err(storage_failure(FileError::while_doing("list", &folder)(
+            error,
+        ))),
     }
 }
 
-fn keep(log: &mut String, output: &Output) {
-    log.push_str(&parse::words(&output.words()));
-    // Each part of the log may be long; only the end is ever told.
+fn append_log(log: &mut String, output: &Output) {
+    log.push_str(&parse::clean_output(&output.combined_output()));
+    // Each part of the log may be long; only the end is reported.
     *log = tail(log, Failure::MAX_LOG).to_owned();
 }
 
@@ -129,16 +143,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_lies_among_the_notes_of_dpkg_was_left_by_an_interrupted_one() {
+    fn any_file_in_dpkgs_updates_folder_means_an_interruption() {
         for name in ["tmp.i", "0012"] {
             let root = tempfile::tempdir().unwrap();
-            let place = Place::new(root.path(), None);
-            assert!(!notes_are_left(&place).unwrap());
-            let folder = place.inside(NOTES);
+            let paths = AgentPaths::new(root.path(), None);
+            assert!(!has_dpkg_updates(&paths).unwrap());
+            let folder = paths.inside(DPKG_UPDATES_FOLDER);
             fs::create_dir_all(&folder).unwrap();
-            assert!(!notes_are_left(&place).unwrap());
+            assert!(!has_dpkg_updates(&paths).unwrap());
             fs::write(folder.join(name), "").unwrap();
-            assert!(notes_are_left(&place).unwrap());
+            assert!(has_dpkg_updates(&paths).unwrap());
         }
     }
 }

@@ -1,41 +1,41 @@
-//! What a policy and the machine's owner leave out: suites, names, and versions that are too young. Pure.
+//! The rules of the policy and the machine's owner: suites, names and minimum age of versions. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::parse::{Install, Simulation};
-use super::plan::named;
-use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageWish};
+use super::parse::{PlannedInstall, Simulation};
+use super::plan::strip_native_architecture;
+use crate::model::{Failure, FailureKind, PackageMode, PackageRules, PackageSpec};
 use crate::owner::OwnerLimits;
 
-/// The suites that packages may come from. Both must let one through.
+/// The suites that packages may come from. Policy and owner must both allow a suite.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Suites {
+pub struct AllowedSuites {
     policy: Vec<String>,
     owner: Vec<String>,
 }
 
-impl Suites {
-    /// Those of a policy and an owner.
-    pub fn of(rules: &PackageRules, limits: &OwnerLimits) -> Self {
+impl AllowedSuites {
+    /// The allowed suites of a policy and an owner.
+    pub fn new(rules: &PackageRules, limits: &OwnerLimits) -> Self {
         Self {
             policy: rules.suites.clone(),
             owner: limits.suites.clone(),
         }
     }
 
-    /// Whether any suite is left out.
-    pub fn are_limited(&self) -> bool {
+    /// Whether any suite is excluded.
+    pub fn is_limited(&self) -> bool {
         !self.policy.is_empty() || !self.owner.is_empty()
     }
 
-    /// Whether a suite with these names is let through.
-    pub fn let_through(&self, names: &BTreeSet<String>) -> bool {
-        are_among(names, &self.policy) && are_among(names, &self.owner)
+    /// Whether a suite with these names is allowed.
+    pub fn allows(&self, names: &BTreeSet<String>) -> bool {
+        matches_suites(names, &self.policy) && matches_suites(names, &self.owner)
     }
 
-    /// That no source has them.
-    pub fn missing(&self) -> Failure {
+    /// The failure if no source has an allowed suite.
+    pub fn missing_failure(&self) -> Failure {
         let policy = self.policy.join(", ");
         let owner = self.owner.join(", ");
         let (kind, reason) = match (self.policy.is_empty(), self.owner.is_empty()) {
@@ -58,16 +58,16 @@ impl Suites {
     }
 }
 
-/// Whether one of the names is in a list of suites; no list has all.
-pub fn are_among(names: &BTreeSet<String>, suites: &[String]) -> bool {
+/// Whether one of the names is in a list of suites; an empty list allows all.
+pub fn matches_suites(names: &BTreeSet<String>, suites: &[String]) -> bool {
     suites.is_empty() || suites.iter().any(|suite| names.contains(suite))
 }
 
-/// Whether a name fits a pattern with `*` and `?`.
-pub fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a name matches a pattern with `*` and `?`.
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut here) = (0, 0);
-    // Where the last `*` was, and up to where it was tried.
+    // Position of the last `*`, and up to where it was tried.
     let mut star: Option<(usize, usize)> = None;
     while here < name.len() {
         match (pattern.get(at), name.get(here)) {
@@ -75,7 +75,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
                 star = Some((at, here));
                 at += 1;
             }
-            (Some(wanted), Some(found)) if *wanted == b'?' || wanted == found => {
+            (Some(expected), Some(actual)) if *expected == b'?' || expected == actual => {
                 at += 1;
                 here += 1;
             }
@@ -92,36 +92,45 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     pattern.iter().skip(at).all(|left| *left == b'*')
 }
 
-/// Whether a policy leaves a package as it is, by its name.
+/// Whether a policy excludes a package by its name.
 pub fn is_excluded(rules: &PackageRules, package: &str) -> bool {
     let name = package.split(':').next().unwrap_or_default();
-    rules.exclude.iter().any(|pattern| fits(pattern, name))
+    rules
+        .exclude
+        .iter()
+        .any(|pattern| matches_pattern(pattern, name))
 }
 
-/// A package as apt says it, and a version of it.
-pub type Version = (String, String);
+/// Name of a package in apt, and a version of it.
+pub type AptVersion = (String, String);
 
-/// The versions that apt would take although they may not be taken. What a wish names with its version is taken.
-pub fn offenders(wish: &PackageWish, simulation: &Simulation, native: &str) -> BTreeSet<Version> {
-    let settled = settled(wish);
-    let young = |install: &Install| {
-        let known = settled.get(&(install.name(), install.after.as_str()));
+/// The versions that apt would install against the rules. A version that the spec requires explicitly is allowed.
+pub fn find_offenders(
+    spec: &PackageSpec,
+    simulation: &Simulation,
+    native: &str,
+) -> BTreeSet<AptVersion> {
+    let settled = settled_versions(spec);
+    let young = |install: &PlannedInstall| {
+        let architectures = settled.get(&(install.name(), install.after.as_str()));
         let same = |architecture: &str| {
             architecture == install.architecture
                 || architecture == "all"
                 || install.architecture == "all"
         };
-        wish.rules.min_age_days > 0
-            && !known.is_some_and(|known| known.iter().any(|&architecture| same(architecture)))
+        spec.rules.min_age_days > 0
+            && !architectures.is_some_and(|architectures| {
+                architectures.iter().any(|&architecture| same(architecture))
+            })
     };
-    let older = |install: &Install| {
-        wish.mode == PackageMode::Latest
-            && !wish.rules.allow_downgrades
+    let older = |install: &PlannedInstall| {
+        spec.mode == PackageMode::Latest
+            && !spec.rules.allow_downgrades
             && simulation.downgrades.contains(&install.package)
     };
-    let offends = |install: &&Install| {
-        !is_named(wish, install, native)
-            && (is_excluded(&wish.rules, &install.package) || young(install) || older(install))
+    let offends = |install: &&PlannedInstall| {
+        !is_requested(spec, install, native)
+            && (is_excluded(&spec.rules, &install.package) || young(install) || older(install))
     };
     let offenders = simulation.installs.iter().filter(offends);
     offenders
@@ -129,32 +138,35 @@ pub fn offenders(wish: &PackageWish, simulation: &Simulation, native: &str) -> B
         .collect()
 }
 
-/// The architectures in which a version of a name is old enough.
-fn settled(wish: &PackageWish) -> BTreeMap<(&str, &str), Vec<&str>> {
+/// The architectures in which a version of a package is old enough.
+fn settled_versions(spec: &PackageSpec) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut settled: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for known in &wish.settled {
-        let version = (known.name.as_str(), known.version.as_str());
+    for settled_version in &spec.settled {
+        let version = (
+            settled_version.name.as_str(),
+            settled_version.version.as_str(),
+        );
         settled
             .entry(version)
             .or_default()
-            .push(known.architecture.as_str());
+            .push(settled_version.architecture.as_str());
     }
     settled
 }
 
-fn is_named(wish: &PackageWish, install: &Install, native: &str) -> bool {
-    let PackageMode::Exactly(packages) = &wish.mode else {
+fn is_requested(spec: &PackageSpec, install: &PlannedInstall, native: &str) -> bool {
+    let PackageMode::Exactly(packages) = &spec.mode else {
         return false;
     };
     packages.iter().any(|package| {
         package.version.as_ref() == Some(&install.after)
-            && named(&package.name, native) == install.package
+            && strip_native_architecture(&package.name, native) == install.package
     })
 }
 
-/// Preferences that keep apt from taking what is excluded, and the versions that were found to offend. `apt_preferences`
-/// says what they mean; a priority below zero is never taken.
-pub fn pins(rules: &PackageRules, offenders: &BTreeSet<Version>) -> String {
+/// Preferences that keep apt from installing excluded packages and the given versions. See `apt_preferences(5)`: a priority
+/// below zero prevents the installation.
+pub fn pin_preferences(rules: &PackageRules, offenders: &BTreeSet<AptVersion>) -> String {
     let mut text = String::new();
     let mut pin = |packages: &str, version: &str| {
         // Writing to a String does not fail.
@@ -166,7 +178,7 @@ pub fn pins(rules: &PackageRules, offenders: &BTreeSet<Version>) -> String {
     };
     if !rules.exclude.is_empty() {
         let patterns = rules.exclude.iter().map(|pattern| {
-            // apt reads a lone `*` as something else, and knows no version for it.
+            // apt interprets a lone `*` differently and matches no version.
             let pattern = match pattern.as_str() {
                 "*" => "?*",
                 pattern => pattern,
@@ -184,7 +196,7 @@ pub fn pins(rules: &PackageRules, offenders: &BTreeSet<Version>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{KnownVersion, WantedPackage};
+    use crate::model::{PackageRequirement, PackageVersion};
 
     #[test]
     fn a_pattern_fits_as_in_the_shell() {
@@ -205,12 +217,16 @@ mod tests {
             ("g++*", "g++-12", true),
             ("**", "x", true),
         ] {
-            assert_eq!(fits(pattern, name), expected, "{pattern} and {name}");
+            assert_eq!(
+                matches_pattern(pattern, name),
+                expected,
+                "{pattern} and {name}"
+            );
         }
     }
 
-    fn install(package: &str, version: &str, architecture: &str) -> Install {
-        Install {
+    fn install(package: &str, version: &str, architecture: &str) -> PlannedInstall {
+        PlannedInstall {
             package: package.into(),
             before: Some("0".into()),
             after: version.into(),
@@ -219,20 +235,20 @@ mod tests {
         }
     }
 
-    fn known(name: &str, architecture: &str, version: &str) -> KnownVersion {
-        KnownVersion {
+    fn version(name: &str, architecture: &str, version: &str) -> PackageVersion {
+        PackageVersion {
             name: name.into(),
             architecture: architecture.into(),
             version: version.into(),
         }
     }
 
-    fn names(offenders: &BTreeSet<Version>) -> Vec<&str> {
+    fn names(offenders: &BTreeSet<AptVersion>) -> Vec<&str> {
         offenders.iter().map(|(name, _)| name.as_str()).collect()
     }
 
     #[test]
-    fn only_versions_that_are_old_enough_are_taken() {
+    fn only_settled_versions_are_taken() {
         let simulation = Simulation {
             installs: vec![
                 install("old", "1", "amd64"),
@@ -243,20 +259,20 @@ mod tests {
             ],
             ..Simulation::default()
         };
-        let mut wish = PackageWish::new(PackageMode::Latest);
-        wish.settled = vec![
-            known("old", "amd64", "1"),
-            known("newer", "amd64", "1"),
-            known("now-all", "amd64", "1"),
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.settled = vec![
+            version("old", "amd64", "1"),
+            version("newer", "amd64", "1"),
+            version("now-all", "amd64", "1"),
         ];
-        assert!(offenders(&wish, &simulation, "amd64").is_empty());
-        wish.rules.min_age_days = 3;
-        let offenders = offenders(&wish, &simulation, "amd64");
+        assert!(find_offenders(&spec, &simulation, "amd64").is_empty());
+        spec.rules.min_age_days = 3;
+        let offenders = find_offenders(&spec, &simulation, "amd64");
         assert_eq!(names(&offenders), ["newer", "old:i386", "unheard"]);
     }
 
     #[test]
-    fn what_is_excluded_or_older_is_not_taken_unless_it_was_named_with_its_version() {
+    fn excluded_and_older_versions_are_not_taken_unless_requested_exactly() {
         let simulation = Simulation {
             installs: vec![
                 install("linux-image-amd64", "2", "amd64"),
@@ -266,52 +282,55 @@ mod tests {
             downgrades: vec!["older:i386".into()],
             ..Simulation::default()
         };
-        let mut wish = PackageWish::new(PackageMode::Latest);
-        wish.rules.exclude = vec!["linux-*".into()];
-        let found = offenders(&wish, &simulation, "amd64");
-        assert_eq!(names(&found), ["linux-image-amd64", "older:i386"]);
+        let mut spec = PackageSpec::new(PackageMode::Latest);
+        spec.rules.exclude = vec!["linux-*".into()];
+        let excluded = find_offenders(&spec, &simulation, "amd64");
+        assert_eq!(names(&excluded), ["linux-image-amd64", "older:i386"]);
 
-        wish.rules.min_age_days = 1;
-        wish.mode = PackageMode::Exactly(vec![WantedPackage {
+        spec.rules.min_age_days = 1;
+        spec.mode = PackageMode::Exactly(vec![PackageRequirement {
             name: "demo:amd64".into(),
             version: Some("1".into()),
         }]);
-        let found = offenders(&wish, &simulation, "amd64");
-        assert_eq!(names(&found), ["linux-image-amd64", "older:i386"]);
+        let excluded = find_offenders(&spec, &simulation, "amd64");
+        assert_eq!(names(&excluded), ["linux-image-amd64", "older:i386"]);
     }
 
     #[test]
-    fn preferences_name_patterns_and_versions() {
+    fn pins_name_patterns_and_versions() {
         let rules = PackageRules {
             exclude: vec!["linux-*".into(), "*".into()],
             ..PackageRules::default()
         };
         let offenders = [("demo:i386".to_owned(), "1:2.0~x".to_owned())].into();
         assert_eq!(
-            pins(&rules, &offenders),
+            pin_preferences(&rules, &offenders),
             "Package: linux-* linux-*:any ?* ?*:any\nPin: version *\nPin-Priority: -1\n\n\
              Package: demo:i386\nPin: version 1:2.0~x\nPin-Priority: -1\n\n"
         );
-        assert_eq!(pins(&PackageRules::default(), &BTreeSet::new()), "");
+        assert_eq!(
+            pin_preferences(&PackageRules::default(), &BTreeSet::new()),
+            ""
+        );
     }
 
     #[test]
-    fn a_suite_must_be_let_through_by_the_policy_and_by_the_owner() {
+    fn a_suite_must_be_allowed_by_policy_and_owner() {
         let names = |names: &[&str]| -> BTreeSet<String> {
             names.iter().map(|&name| name.to_owned()).collect()
         };
         let security = names(&["bookworm-security", "oldstable-security"]);
-        let suites = |policy: &[&str], owner: &[&str]| Suites {
+        let suites = |policy: &[&str], owner: &[&str]| AllowedSuites {
             policy: policy.iter().map(|&name| name.to_owned()).collect(),
             owner: owner.iter().map(|&name| name.to_owned()).collect(),
         };
-        assert!(!suites(&[], &[]).are_limited());
-        assert!(suites(&[], &[]).let_through(&security));
+        assert!(!suites(&[], &[]).is_limited());
+        assert!(suites(&[], &[]).allows(&security));
         let both = suites(&["bookworm-security"], &["oldstable-security"]);
-        assert!(both.let_through(&security));
-        assert!(!both.let_through(&names(&["bookworm", "oldstable"])));
-        assert!(!suites(&["bookworm-security"], &["stable"]).let_through(&security));
-        let missing = suites(&["a", "b"], &["c"]).missing();
+        assert!(both.allows(&security));
+        assert!(!both.allows(&names(&["bookworm", "oldstable"])));
+        assert!(!suites(&["bookworm-security"], &["stable"]).allows(&security));
+        let missing = suites(&["a", "b"], &["c"]).missing_failure();
         assert_eq!(missing.kind, FailureKind::Limits);
         assert_eq!(
             missing.reason,

@@ -1,29 +1,28 @@
-//! Services of the running system: whether they came through an update, and restarts of those that run what was replaced.
+//! Services of the running system: whether they survived an update, and restarts of those that use replaced files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::apt::{MOST_NAMES, Tools};
+use super::apt::{MAX_NAMES_PER_COMMAND, PackageTools};
 use super::parse;
-use super::rules::fits;
+use super::rules::matches_pattern;
 use crate::model::{Failure, FailureKind, tail};
 use crate::runner::Command;
 
-/// A service that is still starting is waited for so long, and looked at so often.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PACE: Duration = Duration::from_secs(1);
+/// How long to wait for services that are still starting, and how often to check them.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+const STARTUP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long one restart may take; then it goes on without being watched.
-const RESTART: Duration = Duration::from_mins(2);
+/// Maximum wait for a restart. After that it continues unobserved.
+const RESTART_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The agent itself. A package of the agent's own lets it stop as soon as its work is done: until then it is on its way.
-const OWN: &str = "evenkeel-agent.service";
+/// The agent's own unit. An update of the agent's package stops it when its work is done; it then counts as starting.
+const AGENT_UNIT: &str = "evenkeel-agent.service";
 
-/// Services that are not restarted: the machine's users, its network, its containers, or the agent itself would go with
-/// them.
-const LEFT_ALONE: [&str; 20] = [
+/// Services that are not restarted: that would take down the machine's users, network or containers, or the agent itself.
+const NEVER_RESTARTED: [&str; 20] = [
     "dbus*",
     "systemd-logind.service",
     "user@*",
@@ -46,37 +45,37 @@ const LEFT_ALONE: [&str; 20] = [
     "evenkeel-agent*",
 ];
 
-/// What systemd is asked of a unit.
+/// Properties of a unit that are queried from systemd.
 const PROPERTIES: &str =
     "--property=Id,LoadState,ActiveState,Result,UnitFileState,TriggeredBy,Transient";
 
-/// What systemd says of a unit.
-type Unit = BTreeMap<String, String>;
+/// Properties of a unit by name.
+type UnitProperties = BTreeMap<String, String>;
 
-/// How a service that was active is now.
+/// Condition of a service that was active before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Condition {
-    /// As it should be, or rightly gone.
-    Good,
-    /// On its way.
-    Coming,
-    /// Not as it was.
+enum ServiceCondition {
+    /// Running, or stopped for a good reason.
+    Healthy,
+    /// Starting or stopping.
+    Starting,
+    /// Not running, with its state.
     Lost(String),
 }
 
-/// What came of restarting services.
+/// Result of restarting services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restarted {
-    /// Those that were.
-    pub done: Vec<String>,
-    /// What a person should know of the others.
+pub struct RestartResult {
+    /// The restarted services.
+    pub restarted: Vec<String>,
+    /// Remarks about the other services, for a person.
     pub remarks: Vec<String>,
 }
 
-impl Tools {
-    /// The services that are active.
+impl PackageTools {
+    /// Lists the active services.
     pub async fn active_services(&self) -> Result<BTreeSet<String>, Failure> {
-        let command = Command::new("systemctl", self.limits().look).with([
+        let command = Command::new("systemctl", self.timeouts().query).with_arguments([
             "list-units",
             "--type=service",
             "--state=active",
@@ -85,56 +84,64 @@ impl Tools {
             "--no-pager",
             "--full",
         ]);
-        let output = self.answer(&command, "systemctl list-units").await?;
-        Ok(units(&output))
+        let output = self
+            .run_for_stdout(&command, "systemctl list-units")
+            .await?;
+        Ok(parse_units(&output))
     }
 
-    /// What is wrong with services that were active; those that are still starting are waited for.
-    pub async fn lost_services(&self, before: &BTreeSet<String>) -> Result<Vec<String>, Failure> {
-        let until = Instant::now() + PATIENCE;
+    /// Describes the services that were active and are not any more. Waits for services that are still starting.
+    pub async fn find_lost_services(
+        &self,
+        before: &BTreeSet<String>,
+    ) -> Result<Vec<String>, Failure> {
+        let until = Instant::now() + STARTUP_TIMEOUT;
         loop {
             let active = self.active_services().await?;
             let missing = before.difference(&active).map(String::as_str);
-            let missing: Vec<&str> = missing.filter(|name| *name != OWN).collect();
+            let missing: Vec<&str> = missing.filter(|name| *name != AGENT_UNIT).collect();
             let mut lost = Vec::new();
             let mut is_coming = false;
-            for (name, condition) in self.conditions(&missing).await? {
+            for (name, condition) in self.service_conditions(&missing).await? {
                 match condition {
-                    Condition::Good => {}
-                    Condition::Coming if Instant::now() < until => is_coming = true,
-                    Condition::Coming => lost.push(format!("{name} (does not come up)")),
-                    Condition::Lost(how) => lost.push(format!("{name} ({how})")),
+                    ServiceCondition::Healthy => {}
+                    ServiceCondition::Starting if Instant::now() < until => is_coming = true,
+                    ServiceCondition::Starting => lost.push(format!("{name} (does not start)")),
+                    ServiceCondition::Lost(how) => lost.push(format!("{name} ({how})")),
                 }
             }
             if !is_coming {
                 return Ok(lost);
             }
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(STARTUP_CHECK_INTERVAL).await;
         }
     }
 
-    async fn conditions(&self, names: &[&str]) -> Result<Vec<(String, Condition)>, Failure> {
+    async fn service_conditions(
+        &self,
+        names: &[&str],
+    ) -> Result<Vec<(String, ServiceCondition)>, Failure> {
         let mut conditions = Vec::new();
-        for some in names.chunks(MOST_NAMES) {
-            let command = Command::new("systemctl", self.limits().look)
-                .with(["show", PROPERTIES, "--"])
-                .with(some.iter().copied());
-            let output = self.answer(&command, "systemctl show").await?;
-            let units = shown(&output);
-            let known = some.iter().zip(&units);
-            conditions.extend(known.map(|(name, unit)| ((*name).to_owned(), condition(unit))));
+        for some in names.chunks(MAX_NAMES_PER_COMMAND) {
+            let command = Command::new("systemctl", self.timeouts().query)
+                .with_arguments(["show", PROPERTIES, "--"])
+                .with_arguments(some.iter().copied());
+            let output = self.run_for_stdout(&command, "systemctl show").await?;
+            let units = parse_properties(&output);
+            let pairs = some.iter().zip(&units);
+            conditions.extend(pairs.map(|(name, unit)| ((*name).to_owned(), unit_condition(unit))));
         }
         Ok(conditions)
     }
 
-    /// Restarts services that run what was replaced, but for those that must be left alone.
-    pub async fn restart_services(&self, names: &[String]) -> Restarted {
-        let (left, wanted): (Vec<&String>, Vec<&String>) =
-            names.iter().partition(|name| is_left_alone(name));
-        let mut restarted = Restarted::default();
-        for name in wanted {
-            match self.restart(name).await {
-                Ok(()) => restarted.done.push(name.clone()),
+    /// Restarts services that use replaced files, except those that must not be restarted.
+    pub async fn restart_services(&self, names: &[String]) -> RestartResult {
+        let (left, restartable): (Vec<&String>, Vec<&String>) =
+            names.iter().partition(|name| is_never_restarted(name));
+        let mut restarted = RestartResult::default();
+        for name in restartable {
+            match self.restart_service(name).await {
+                Ok(()) => restarted.restarted.push(name.clone()),
                 Err(failure) => {
                     let remark = format!("{name} could not be restarted: {}", failure.reason);
                     restarted.remarks.push(remark);
@@ -144,36 +151,38 @@ impl Tools {
         if !left.is_empty() {
             let left: Vec<_> = left.into_iter().map(String::as_str).collect();
             restarted.remarks.push(format!(
-                "these services still run what was replaced and are not restarted by the agent: {}",
+                "these services still use replaced files and are not restarted by the agent: {}",
                 left.join(", ")
             ));
         }
         restarted
     }
 
-    async fn restart(&self, name: &str) -> Result<(), Failure> {
-        let command = Command::new("systemctl", RESTART)
-            .with(["try-restart", "--no-ask-password", "--", name])
-            .that_changes();
+    async fn restart_service(&self, name: &str) -> Result<(), Failure> {
+        let command = Command::new("systemctl", RESTART_TIMEOUT)
+            .with_arguments(["try-restart", "--no-ask-password", "--", name])
+            .for_change();
         let output = self.run(&command, FailureKind::Apply).await?;
         if output.succeeded() {
             return Ok(());
         }
-        let words = parse::words(&output.words());
-        let words = tail(words.trim(), Failure::MAX_REMARK);
+        let text = parse::clean_output(&output.combined_output());
+        let text = tail(text.trim(), Failure::MAX_REMARK);
         Err(Failure::new(
             FailureKind::Apply,
-            format!("systemctl {}: {words}", output.ending()),
+            format!("systemctl {}: {text}", output.describe_status()),
         ))
     }
 }
 
-fn is_left_alone(name: &str) -> bool {
-    LEFT_ALONE.iter().any(|pattern| fits(pattern, name))
+fn is_never_restarted(name: &str) -> bool {
+    NEVER_RESTARTED
+        .iter()
+        .any(|pattern| matches_pattern(pattern, name))
 }
 
-/// The names at the beginning of the lines of `systemctl list-units --plain --no-legend`.
-fn units(text: &str) -> BTreeSet<String> {
+/// Parses the unit names of `systemctl list-units --plain --no-legend`.
+fn parse_units(text: &str) -> BTreeSet<String> {
     let names = text
         .lines()
         .filter_map(|line| line.split_whitespace().next());
@@ -181,8 +190,8 @@ fn units(text: &str) -> BTreeSet<String> {
     services.map(str::to_owned).collect()
 }
 
-/// What `systemctl show` prints: `NAME=VALUE` lines, and an empty line between units.
-fn shown(text: &str) -> Vec<Unit> {
+/// Parses the output of `systemctl show`: `NAME=VALUE` lines, with an empty line between units.
+fn parse_properties(text: &str) -> Vec<UnitProperties> {
     let paragraphs = text.split("\n\n").filter(|text| !text.trim().is_empty());
     let unit = |paragraph: &str| {
         let lines = paragraph.lines().filter_map(|line| line.split_once('='));
@@ -193,30 +202,30 @@ fn shown(text: &str) -> Vec<Unit> {
     paragraphs.map(unit).collect()
 }
 
-/// How a unit that was active is. One that ended well by itself and is started again when it is needed is as it should be.
-fn condition(unit: &Unit) -> Condition {
-    let said = |name: &str| unit.get(name).map_or("", String::as_str);
-    if said("LoadState") != "loaded" {
-        return Condition::Good;
+/// The condition of a unit that was active. A unit that ended successfully and is started on demand is healthy.
+fn unit_condition(unit: &UnitProperties) -> ServiceCondition {
+    let property = |name: &str| unit.get(name).map_or("", String::as_str);
+    if property("LoadState") != "loaded" {
+        return ServiceCondition::Healthy;
     }
-    let state = said("ActiveState");
+    let state = property("ActiveState");
     match state {
-        "active" | "reloading" | "refreshing" => Condition::Good,
-        "activating" | "deactivating" => Condition::Coming,
-        "inactive" if said("Result") == "success" => {
-            let on_demand = !said("TriggeredBy").is_empty()
-                || said("Transient") == "yes"
+        "active" | "reloading" | "refreshing" => ServiceCondition::Healthy,
+        "activating" | "deactivating" => ServiceCondition::Starting,
+        "inactive" if property("Result") == "success" => {
+            let on_demand = !property("TriggeredBy").is_empty()
+                || property("Transient") == "yes"
                 || matches!(
-                    said("UnitFileState"),
+                    property("UnitFileState"),
                     "static" | "indirect" | "generated" | "transient" | "alias" | ""
                 );
             if on_demand {
-                Condition::Good
+                ServiceCondition::Healthy
             } else {
-                Condition::Lost(state.to_owned())
+                ServiceCondition::Lost(state.to_owned())
             }
         }
-        _ => Condition::Lost(state.to_owned()),
+        _ => ServiceCondition::Lost(state.to_owned()),
     }
 }
 
@@ -225,17 +234,17 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::modules::packages::apt::Limits;
+    use crate::modules::packages::apt::PackageToolTimeouts;
     use crate::runner::{Output, RunError, Runner};
 
     #[test]
-    fn active_services_are_read_from_the_list_of_units() {
+    fn active_services_are_read() {
         let text = "\
 cron.service                  loaded active running Regular background program processing daemon
 getty@tty1.service            loaded active running Getty on tty1
 demo\\x2dunit.service          loaded active exited  demo
 ";
-        let names: Vec<_> = units(text).into_iter().collect();
+        let names: Vec<_> = parse_units(text).into_iter().collect();
         assert_eq!(
             names,
             [
@@ -244,14 +253,14 @@ demo\\x2dunit.service          loaded active exited  demo
                 "getty@tty1.service"
             ]
         );
-        assert!(units("").is_empty());
+        assert!(parse_units("").is_empty());
     }
 
-    /// Of a machine on which nothing is active any more: everything is about to stop.
-    struct Stopping;
+    /// A machine that is shutting down: nothing is active any more.
+    struct StoppingSystem;
 
     #[async_trait::async_trait]
-    impl Runner for Stopping {
+    impl Runner for StoppingSystem {
         async fn run(&self, command: &Command) -> Result<Output, RunError> {
             let about = command.arguments.iter().skip(3);
             let about =
@@ -270,67 +279,84 @@ demo\\x2dunit.service          loaded active exited  demo
     }
 
     #[tokio::test]
-    async fn an_agent_that_its_own_package_stops_is_not_lost() {
+    async fn an_agent_stopped_by_its_own_package_is_not_lost() {
         let minute = Duration::from_mins(1);
-        let limits = Limits {
-            look: minute,
+        let limits = PackageToolTimeouts {
+            query: minute,
             refresh: minute,
             download: minute,
             apply: minute,
             lock: minute,
         };
-        let tools = Tools::new(Arc::new(Stopping), limits);
-        let before = BTreeSet::from(["cron.service", OWN].map(str::to_owned));
-        let lost = tools.lost_services(&before).await.unwrap();
+        let tools = PackageTools::new(Arc::new(StoppingSystem), limits);
+        let before = BTreeSet::from(["cron.service", AGENT_UNIT].map(str::to_owned));
+        let lost = tools.find_lost_services(&before).await.unwrap();
         assert_eq!(lost, ["cron.service (failed)"]);
     }
 
-    fn one(text: &str) -> Condition {
-        let units = shown(text);
+    fn condition_of(text: &str) -> ServiceCondition {
+        let units = parse_properties(text);
         assert_eq!(units.len(), 1);
-        condition(&units[0])
+        unit_condition(&units[0])
     }
 
     #[test]
-    fn a_service_is_lost_if_it_was_active_and_nobody_starts_it_again() {
-        let lost = |state: &str| Condition::Lost(state.to_owned());
-        for (words, expected) in [
-            ("loaded active success enabled -", Condition::Good),
-            ("loaded reloading success enabled -", Condition::Good),
-            ("loaded activating success enabled -", Condition::Coming),
+    fn a_service_is_lost_if_it_was_active_and_is_not_started_again() {
+        let lost = |state: &str| ServiceCondition::Lost(state.to_owned());
+        for (fields, expected) in [
+            ("loaded active success enabled -", ServiceCondition::Healthy),
+            (
+                "loaded reloading success enabled -",
+                ServiceCondition::Healthy,
+            ),
+            (
+                "loaded activating success enabled -",
+                ServiceCondition::Starting,
+            ),
             ("loaded failed exit-code enabled -", lost("failed")),
             ("loaded failed exit-code static x.socket", lost("failed")),
             ("loaded inactive success enabled -", lost("inactive")),
             ("loaded inactive success disabled -", lost("inactive")),
-            ("loaded inactive success enabled x.socket", Condition::Good),
-            ("loaded inactive success static -", Condition::Good),
+            (
+                "loaded inactive success enabled x.socket",
+                ServiceCondition::Healthy,
+            ),
+            (
+                "loaded inactive success static -",
+                ServiceCondition::Healthy,
+            ),
             ("loaded inactive timeout static -", lost("inactive")),
-            ("not-found inactive success - -", Condition::Good),
-            ("masked inactive success masked -", Condition::Good),
+            ("not-found inactive success - -", ServiceCondition::Healthy),
+            (
+                "masked inactive success masked -",
+                ServiceCondition::Healthy,
+            ),
         ] {
-            let words: Vec<_> = words
+            let fields: Vec<_> = fields
                 .split(' ')
-                .map(|word| word.trim_matches('-'))
+                .map(|field| field.trim_matches('-'))
                 .collect();
-            let [load, state, result, file, triggered] = words[..] else {
-                panic!("{words:?}")
+            let [load, state, result, file, triggered] = fields[..] else {
+                panic!("{fields:?}")
             };
             let text = format!(
                 "Result={result}\nTriggeredBy={triggered}\nId=x.service\nLoadState={load}\nActiveState={state}\nUnitFileState={file}\nTransient=no\n"
             );
-            assert_eq!(one(&text), expected, "{text}");
+            assert_eq!(condition_of(&text), expected, "{text}");
         }
     }
 
     #[test]
-    fn units_are_shown_in_the_order_in_which_they_were_asked_for() {
-        let units = shown("Id=a.service\nLoadState=loaded\n\nId=b.service\nLoadState=not-found\n");
+    fn units_are_read_in_the_requested_order() {
+        let units = parse_properties(
+            "Id=a.service\nLoadState=loaded\n\nId=b.service\nLoadState=not-found\n",
+        );
         let names: Vec<_> = units.iter().map(|unit| unit["Id"].as_str()).collect();
         assert_eq!(names, ["a.service", "b.service"]);
     }
 
     #[test]
-    fn what_the_machines_users_and_the_agent_hang_on_is_left_alone() {
+    fn services_that_users_and_the_agent_need_are_never_restarted() {
         for name in [
             "dbus.service",
             "dbus-broker.service",
@@ -342,10 +368,10 @@ demo\\x2dunit.service          loaded active exited  demo
             "containerd.service",
             "evenkeel-agent.service",
         ] {
-            assert!(is_left_alone(name), "{name}");
+            assert!(is_never_restarted(name), "{name}");
         }
         for name in ["ssh.service", "cron.service", "systemd-journald.service"] {
-            assert!(!is_left_alone(name), "{name}");
+            assert!(!is_never_restarted(name), "{name}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What apt is shown beside the system's own: sources that a wish brings along, only those suites that may be taken, and
-//! preferences that keep versions away. All are copies in folders of the agent, used only for one wish.
+//! Configuration that apt sees in addition to the system's own: sources of a spec, only the allowed suites, and preferences
+//! that pin versions. All are copies in folders of the agent, used for one spec only.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -7,88 +7,88 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::targets::Target;
+use super::index_targets::IndexTarget;
 use crate::durable::{self, FileError};
-use crate::place::Place;
+use crate::paths::AgentPaths;
 
-/// The folders as seen from inside the managed root: the sources that may be taken, all the sources, preferences, and
-/// apt's own knowledge of the first two, which must not take the place of that of the system's.
-const ALLOWED: &str = "/var/lib/evenkeel-agent/sources";
-const WHOLE: &str = "/var/lib/evenkeel-agent/sources-whole";
-const PREFERENCES: &str = "/var/lib/evenkeel-agent/preferences";
-const CACHES: &str = "/var/lib/evenkeel-agent/apt-caches";
+/// The folders, as paths inside the managed root: allowed sources, all sources, preferences, and apt's caches for the first
+/// two, which must not replace the caches of the system's sources.
+const ALLOWED_FOLDER: &str = "/var/lib/evenkeel-agent/sources";
+const ALL_FOLDER: &str = "/var/lib/evenkeel-agent/sources-whole";
+const PREFERENCES_FOLDER: &str = "/var/lib/evenkeel-agent/preferences";
+const CACHES_FOLDER: &str = "/var/lib/evenkeel-agent/apt-caches";
 
-/// Which sources apt is shown.
+/// Which sources apt sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shown {
+pub enum SourceScope {
     /// The system's own.
     #[default]
     System,
-    /// The system's own and those of the wish.
-    Whole,
-    /// Of those, the suites that may be taken.
+    /// The system's own and those of the spec.
+    All,
+    /// The allowed suites of these.
     Allowed,
 }
 
-/// Which preferences apt is shown.
+/// Which preferences apt sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Preferences {
+pub enum PreferenceScope {
     /// The system's own.
     #[default]
     System,
-    /// The system's own, and before them those of the wish.
-    Wish,
+    /// Those of the spec, followed by the system's own.
+    Spec,
     /// None.
-    Nothing,
+    Disabled,
 }
 
-/// What apt is shown.
+/// The configuration that apt sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    /// Which sources.
-    pub sources: Shown,
-    /// Which preferences.
-    pub preferences: Preferences,
+pub struct AptView {
+    /// The sources.
+    pub sources: SourceScope,
+    /// The preferences.
+    pub preferences: PreferenceScope,
 }
 
-impl View {
-    /// These sources with the system's preferences.
-    pub fn of(sources: Shown) -> Self {
+impl AptView {
+    /// A view of these sources with the system's preferences.
+    pub fn from_sources(sources: SourceScope) -> Self {
         Self {
             sources,
-            preferences: Preferences::System,
+            preferences: PreferenceScope::System,
         }
     }
 
     /// The same sources with other preferences.
     #[must_use]
-    pub fn with(self, preferences: Preferences) -> Self {
+    pub fn with_preferences(self, preferences: PreferenceScope) -> Self {
         Self {
             preferences,
             ..self
         }
     }
 
-    /// What makes apt see this and nothing else.
+    /// The command-line options of apt for this view.
     pub fn options(self) -> Vec<String> {
         let mut settings = Vec::new();
         let folder = match self.sources {
-            Shown::System => None,
-            Shown::Whole => Some((WHOLE, "whole")),
-            Shown::Allowed => Some((ALLOWED, "allowed")),
+            SourceScope::System => None,
+            SourceScope::All => Some((ALL_FOLDER, "whole")),
+            SourceScope::Allowed => Some((ALLOWED_FOLDER, "allowed")),
         };
         if let Some((folder, cache)) = folder {
             settings.push("Dir::Etc::SourceList=/dev/null".to_owned());
             settings.push(format!("Dir::Etc::SourceParts={folder}"));
-            // Lists of sources that are not shown are not rubbish.
+            // Lists of the other sources must not be deleted.
             settings.push("APT::Get::List-Cleanup=0".to_owned());
-            settings.push(format!("Dir::Cache::pkgcache={CACHES}/{cache}.bin"));
+            settings.push(format!("Dir::Cache::pkgcache={CACHES_FOLDER}/{cache}.bin"));
             settings.push("Dir::Cache::srcpkgcache=".to_owned());
         }
         let folder = match self.preferences {
-            Preferences::System => None,
-            Preferences::Wish => Some(PREFERENCES),
-            Preferences::Nothing => Some("/dev/null"),
+            PreferenceScope::System => None,
+            PreferenceScope::Spec => Some(PREFERENCES_FOLDER),
+            PreferenceScope::Disabled => Some("/dev/null"),
         };
         if let Some(folder) = folder {
             settings.push("Dir::Etc::Preferences=/dev/null".to_owned());
@@ -103,76 +103,88 @@ impl View {
 
 /// A file of sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceFile {
     name: String,
     text: String,
 }
 
-/// The system's sources, and those of a wish.
-pub fn all(place: &Place, stanzas: &[String]) -> Result<Vec<Source>, FileError> {
+/// Collects the system's sources and those of a spec.
+pub fn collect_sources(
+    paths: &AgentPaths,
+    stanzas: &[String],
+) -> Result<Vec<SourceFile>, FileError> {
     let mut sources = Vec::new();
-    for file in of_system(place)? {
+    for file in system_source_files(paths)? {
         let name = file.file_name().unwrap_or(OsStr::new("sources.list"));
         let content = fs::read(&file).map_err(FileError::while_doing("read", &file))?;
-        sources.push(Source {
+        sources.push(SourceFile {
             name: name.to_string_lossy().into_owned(),
             text: String::from_utf8_lossy(&content).into_owned(),
         });
     }
     if !stanzas.is_empty() {
         let stanzas: Vec<_> = stanzas.iter().map(|text| text.trim_end()).collect();
-        sources.push(Source {
-            name: "evenkeel-wish.sources".to_owned(),
+        sources.push(SourceFile {
+            name: "evenkeel-update.sources".to_owned(),
             text: stanzas.join("\n\n") + "\n",
         });
     }
     Ok(sources)
 }
 
-/// Makes the folder of what is shown anew.
-pub fn write(place: &Place, shown: Shown, sources: &[Source]) -> Result<(), FileError> {
-    let folder = match shown {
-        Shown::System => return Ok(()),
-        Shown::Whole => WHOLE,
-        Shown::Allowed => ALLOWED,
+/// Writes the folder of a scope from scratch.
+pub fn write_sources(
+    paths: &AgentPaths,
+    scope: SourceScope,
+    sources: &[SourceFile],
+) -> Result<(), FileError> {
+    let folder = match scope {
+        SourceScope::System => return Ok(()),
+        SourceScope::All => ALL_FOLDER,
+        SourceScope::Allowed => ALLOWED_FOLDER,
     };
-    let folder = place.inside(folder);
-    remove(&folder)?;
-    // Sources may hold passwords. apt reads them as root.
-    durable::make_folder(&folder, 0o700)?;
-    durable::make_folder(&place.inside(CACHES), 0o700)?;
+    let folder = paths.inside(folder);
+    remove_folder(&folder)?;
+    // Sources may contain passwords. apt reads them as root.
+    durable::create_folder(&folder, 0o700)?;
+    durable::create_folder(&paths.inside(CACHES_FOLDER), 0o700)?;
     for source in sources {
-        durable::replace(&folder.join(&source.name), source.text.as_bytes(), 0o600)?;
+        durable::replace_file(&folder.join(&source.name), source.text.as_bytes(), 0o600)?;
     }
     Ok(())
 }
 
-/// Makes the folder of preferences anew: copies of the system's own behind these, because apt goes by the first that fits.
-pub fn write_preferences(place: &Place, text: &str) -> Result<(), FileError> {
-    let folder = place.inside(PREFERENCES);
-    remove(&folder)?;
-    durable::make_folder(&folder, 0o700)?;
-    durable::replace(&folder.join("00-evenkeel"), text.as_bytes(), 0o600)?;
-    for (name, file) in preferences_of_system(place)? {
+/// Writes the folder of preferences from scratch: first `text`, then copies of the system's own. apt uses the first match.
+pub fn write_preferences(paths: &AgentPaths, text: &str) -> Result<(), FileError> {
+    let folder = paths.inside(PREFERENCES_FOLDER);
+    remove_folder(&folder)?;
+    durable::create_folder(&folder, 0o700)?;
+    durable::replace_file(&folder.join("00-evenkeel"), text.as_bytes(), 0o600)?;
+    for (name, file) in system_preference_files(paths)? {
         let content = fs::read(&file).map_err(FileError::while_doing("read", &file))?;
-        durable::replace(&folder.join(name), &content, 0o600)?;
+        durable::replace_file(&folder.join(name), &content, 0o600)?;
     }
     Ok(())
 }
 
 /// Whether the system has preferences of its own.
-pub fn has_preferences(place: &Place) -> Result<bool, FileError> {
-    Ok(!preferences_of_system(place)?.is_empty())
+pub fn has_preferences(paths: &AgentPaths) -> Result<bool, FileError> {
+    Ok(!system_preference_files(paths)?.is_empty())
 }
 
 /// Removes the folders.
-pub fn clean(place: &Place) -> Result<(), FileError> {
-    [ALLOWED, WHOLE, PREFERENCES, CACHES]
-        .iter()
-        .try_for_each(|folder| remove(&place.inside(folder)))
+pub fn remove_folders(paths: &AgentPaths) -> Result<(), FileError> {
+    [
+        ALLOWED_FOLDER,
+        ALL_FOLDER,
+        PREFERENCES_FOLDER,
+        CACHES_FOLDER,
+    ]
+    .iter()
+    .try_for_each(|folder| remove_folder(&paths.inside(folder)))
 }
 
-fn remove(folder: &Path) -> Result<(), FileError> {
+fn remove_folder(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(FileError::while_doing("remove", folder)(error))
@@ -181,25 +193,25 @@ fn remove(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-fn of_system(place: &Place) -> Result<Vec<PathBuf>, FileError> {
+fn system_source_files(paths: &AgentPaths) -> Result<Vec<PathBuf>, FileError> {
     let mut files = Vec::new();
-    let list = place.inside("/etc/apt/sources.list");
+    let list = paths.inside("/etc/apt/sources.list");
     if list.is_file() {
         files.push(list);
     }
-    let parts = files_of(&place.inside("/etc/apt/sources.list.d"))?;
-    files.extend(parts.into_iter().filter(|path| is_source(path)));
+    let parts = list_files(&paths.inside("/etc/apt/sources.list.d"))?;
+    files.extend(parts.into_iter().filter(|path| is_source_file(path)));
     Ok(files)
 }
 
-/// The system's preferences with the names that keep them in the order in which apt reads them.
-fn preferences_of_system(place: &Place) -> Result<Vec<(String, PathBuf)>, FileError> {
+/// The system's preference files, with names that keep apt's order.
+fn system_preference_files(paths: &AgentPaths) -> Result<Vec<(String, PathBuf)>, FileError> {
     let mut files = Vec::new();
-    let whole = place.inside("/etc/apt/preferences");
-    if whole.is_file() {
-        files.push(("10-preferences".to_owned(), whole));
+    let preferences_file = paths.inside("/etc/apt/preferences");
+    if preferences_file.is_file() {
+        files.push(("10-preferences".to_owned(), preferences_file));
     }
-    for path in files_of(&place.inside("/etc/apt/preferences.d"))? {
+    for path in list_files(&paths.inside("/etc/apt/preferences.d"))? {
         let extension = path.extension();
         let Some(name) = path.file_name().and_then(OsStr::to_str) else {
             continue;
@@ -211,8 +223,8 @@ fn preferences_of_system(place: &Place) -> Result<Vec<(String, PathBuf)>, FileEr
     Ok(files)
 }
 
-/// The files of a folder that may be missing, by name.
-fn files_of(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
+/// The files of a folder, sorted by name; empty if the folder does not exist.
+fn list_files(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -231,20 +243,29 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(files)
 }
 
-fn is_source(path: &Path) -> bool {
+fn is_source_file(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension == "list" || extension == "sources")
 }
 
-/// Decides about a suite by its names, and by whether apt has an index of it, so that these are all its names.
-pub type Lets<'a> = dyn Fn(&BTreeSet<String>, bool) -> bool + 'a;
+/// Decides about a suite from its names, and from whether apt has an index of it, so that all its names are known.
+pub type SuiteFilter<'a> = dyn Fn(&BTreeSet<String>, bool) -> bool + 'a;
 
-/// The sources with only those suites that are let through.
-pub fn only(sources: &[Source], targets: &[Target], lets: &Lets<'_>) -> Vec<Source> {
+/// The sources with only the allowed suites.
+pub fn filter_sources(
+    sources: &[SourceFile],
+    targets: &[IndexTarget],
+    lets: &SuiteFilter<'_>,
+) -> Vec<SourceFile> {
     let keep = |uris: &[&str], suite: &str| {
         uris.iter().all(|uri| {
-            let own = targets.iter().filter(|target| target.is_of(uri, suite));
-            let mut names: BTreeSet<_> = own.flat_map(Target::names).map(str::to_owned).collect();
+            let own = targets
+                .iter()
+                .filter(|target| target.belongs_to(uri, suite));
+            let mut names: BTreeSet<_> = own
+                .flat_map(IndexTarget::suite_names)
+                .map(str::to_owned)
+                .collect();
             let is_known = !names.is_empty();
             names.insert(suite.to_owned());
             lets(&names, is_known)
@@ -255,11 +276,11 @@ pub fn only(sources: &[Source], targets: &[Target], lets: &Lets<'_>) -> Vec<Sour
             .extension()
             .is_some_and(|extension| extension == "list");
         let text = if is_list {
-            only_lines(&source.text, &keep)
+            filter_lines(&source.text, &keep)
         } else {
-            only_stanzas(&source.text, &keep)
+            filter_stanzas(&source.text, &keep)
         };
-        Source {
+        SourceFile {
             name: source.name.clone(),
             text,
         }
@@ -268,18 +289,18 @@ pub fn only(sources: &[Source], targets: &[Target], lets: &Lets<'_>) -> Vec<Sour
     left.collect()
 }
 
-type Keep<'a> = dyn Fn(&[&str], &str) -> bool + 'a;
+type SuitePredicate<'a> = dyn Fn(&[&str], &str) -> bool + 'a;
 
-/// Lines of the form `deb [OPTIONS] URI SUITE COMPONENT...`.
-fn only_lines(text: &str, keep: &Keep<'_>) -> String {
+/// Filters lines of the form `deb [OPTIONS] URI SUITE COMPONENT...`.
+fn filter_lines(text: &str, keep: &SuitePredicate<'_>) -> String {
     let lines = text.lines().filter(|line| {
-        uri_and_suite(line).is_some_and(|(uri, suite)| keep(&[uri.as_str()], suite))
+        parse_list_line(line).is_some_and(|(uri, suite)| keep(&[uri.as_str()], suite))
     });
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The URI and the suite of such a line.
-fn uri_and_suite(line: &str) -> Option<(String, &str)> {
+fn parse_list_line(line: &str) -> Option<(String, &str)> {
     let line = line.split('#').next()?.trim();
     let (kind, mut rest) = line.split_once([' ', '\t'])?;
     if kind != "deb" && kind != "deb-src" {
@@ -289,7 +310,7 @@ fn uri_and_suite(line: &str) -> Option<(String, &str)> {
     if rest.starts_with('[') {
         rest = rest.split_once(']')?.1.trim_start();
     }
-    // The name of a disk stands in brackets and may have blanks.
+    // The name of a disk is in brackets and may contain blanks.
     let (uri, rest) = if let Some(disk) = rest.strip_prefix("cdrom:[") {
         let (name, rest) = disk.split_once(']')?;
         let (end, rest) = rest.split_once([' ', '\t'])?;
@@ -302,8 +323,8 @@ fn uri_and_suite(line: &str) -> Option<(String, &str)> {
     Some((uri, suite))
 }
 
-/// Stanzas of deb822.
-fn only_stanzas(text: &str, keep: &Keep<'_>) -> String {
+/// Filters DEB822 stanzas.
+fn filter_stanzas(text: &str, keep: &SuitePredicate<'_>) -> String {
     let mut stanzas = Vec::new();
     let mut lines: Vec<&str> = Vec::new();
     for line in text.lines().chain([""]) {
@@ -311,14 +332,14 @@ fn only_stanzas(text: &str, keep: &Keep<'_>) -> String {
             lines.push(line);
             continue;
         }
-        stanzas.extend(only_suites(&lines, keep));
+        stanzas.extend(filter_stanza(&lines, keep));
         lines.clear();
     }
     stanzas.join("\n")
 }
 
-/// A stanza with the suites that are kept; `None` if none is.
-fn only_suites(lines: &[&str], keep: &Keep<'_>) -> Option<String> {
+/// A stanza with only the matching suites; `None` if none matches.
+fn filter_stanza(lines: &[&str], keep: &SuitePredicate<'_>) -> Option<String> {
     let mut field = String::new();
     let (mut uris, mut suites, mut others) = (Vec::new(), Vec::new(), String::new());
     for line in lines.iter().copied() {
@@ -352,7 +373,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::modules::packages::targets;
+    use crate::modules::packages::index_targets;
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(folder)
@@ -364,11 +385,11 @@ mod tests {
     }
 
     #[test]
-    fn the_sources_of_a_wish_lie_beside_copies_of_the_systems_own() {
+    fn extra_sources_are_written_next_to_copies_of_the_systems() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        let old = all(&place, &["Types: deb\n".to_owned()]).unwrap();
-        write(&place, Shown::Allowed, &old).unwrap();
+        let paths = AgentPaths::new(root.path(), None);
+        let old = collect_sources(&paths, &["Types: deb\n".to_owned()]).unwrap();
+        write_sources(&paths, SourceScope::Allowed, &old).unwrap();
         let apt = root.path().join("etc/apt/sources.list.d");
         fs::create_dir_all(&apt).unwrap();
         fs::write(root.path().join("etc/apt/sources.list"), "deb x").unwrap();
@@ -376,16 +397,16 @@ mod tests {
         fs::write(apt.join("a.sources.bak"), "old").unwrap();
 
         let stanzas = ["Types: deb\nURIs: a\n", "Types: deb\nURIs: b"].map(str::to_owned);
-        let new = all(&place, &stanzas).unwrap();
-        write(&place, Shown::Allowed, &new).unwrap();
+        let new = collect_sources(&paths, &stanzas).unwrap();
+        write_sources(&paths, SourceScope::Allowed, &new).unwrap();
 
-        let folder = place.inside(ALLOWED);
+        let folder = paths.inside(ALLOWED_FOLDER);
         assert_eq!(
             names(&folder),
-            ["a.sources", "evenkeel-wish.sources", "sources.list"]
+            ["a.sources", "evenkeel-update.sources", "sources.list"]
         );
         assert_eq!(
-            fs::read_to_string(folder.join("evenkeel-wish.sources")).unwrap(),
+            fs::read_to_string(folder.join("evenkeel-update.sources")).unwrap(),
             "Types: deb\nURIs: a\n\nTypes: deb\nURIs: b\n"
         );
         for entry in fs::read_dir(&folder).unwrap() {
@@ -393,24 +414,24 @@ mod tests {
             assert_eq!(mode & 0o077, 0, "for its owner only");
         }
 
-        clean(&place).unwrap();
+        remove_folders(&paths).unwrap();
         assert!(!folder.exists());
     }
 
     #[test]
-    fn preferences_of_a_wish_come_before_copies_of_the_systems_own() {
+    fn pins_precede_copies_of_the_systems_preferences() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        assert!(!has_preferences(&place).unwrap());
+        let paths = AgentPaths::new(root.path(), None);
+        assert!(!has_preferences(&paths).unwrap());
         let parts = root.path().join("etc/apt/preferences.d");
         fs::create_dir_all(&parts).unwrap();
         fs::write(root.path().join("etc/apt/preferences"), "whole").unwrap();
         for name in ["a", "b.pref", "c.bak"] {
             fs::write(parts.join(name), name).unwrap();
         }
-        assert!(has_preferences(&place).unwrap());
-        write_preferences(&place, "ours").unwrap();
-        let folder = place.inside(PREFERENCES);
+        assert!(has_preferences(&paths).unwrap());
+        write_preferences(&paths, "ours").unwrap();
+        let folder = paths.inside(PREFERENCES_FOLDER);
         assert_eq!(
             names(&folder),
             ["00-evenkeel", "10-preferences", "50-a", "50-b.pref"]
@@ -418,9 +439,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_named_to_apt() {
-        assert_eq!(View::default().options(), [""; 0]);
-        let view = View::of(Shown::Allowed).with(Preferences::Wish);
+    fn a_view_becomes_apt_options() {
+        assert_eq!(AptView::default().options(), [""; 0]);
+        let view =
+            AptView::from_sources(SourceScope::Allowed).with_preferences(PreferenceScope::Spec);
         assert_eq!(
             view.options().join(" "),
             "-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=/var/lib/evenkeel-agent/sources \
@@ -430,25 +452,25 @@ mod tests {
         );
     }
 
-    fn filtered(name: &str, text: &str, wanted: &[&str], also_unknown: bool) -> String {
-        let targets = targets::read(
+    fn filter_text(name: &str, text: &str, allowed: &[&str], also_unknown: bool) -> String {
+        let targets = index_targets::parse_targets(
             "http://deb.example/debian/\tstable-security\toldstable-security\tbookworm-security\tDebian\t12\n\
              http://deb.example/debian/\tstable\toldstable\tbookworm\tDebian\t12\n",
         )
         .unwrap();
-        let source = Source {
+        let source = SourceFile {
             name: name.into(),
             text: text.into(),
         };
         let lets = |names: &BTreeSet<String>, is_known: bool| {
-            wanted.iter().any(|&wanted| names.contains(wanted)) || (also_unknown && !is_known)
+            allowed.iter().any(|&suite| names.contains(suite)) || (also_unknown && !is_known)
         };
-        let left = only(&[source], &targets, &lets);
+        let left = filter_sources(&[source], &targets, &lets);
         left.into_iter().map(|source| source.text).collect()
     }
 
     #[test]
-    fn only_suites_that_are_let_through_are_left_of_a_file_of_stanzas() {
+    fn only_allowed_suites_remain_in_stanzas() {
         let text = "\
 # Debian
 Types: deb
@@ -466,18 +488,18 @@ URIs: http://other.example/
 Suites: any
 ";
         assert_eq!(
-            filtered("a.sources", text, &["bookworm-security"], false),
+            filter_text("a.sources", text, &["bookworm-security"], false),
             "Types: deb\nURIs: http://deb.example/debian\nComponents: main\nSigned-By:\n -----BEGIN\n .\n x\nSuites: stable-security\n"
         );
-        // What apt has no index of may turn out to be a suite that is wanted.
-        let left = filtered("a.sources", text, &["bookworm-security"], true);
+        // A suite without an index may turn out to be an allowed one.
+        let left = filter_text("a.sources", text, &["bookworm-security"], true);
         assert!(left.contains("Suites: stable-security other\n"), "{left}");
         assert!(left.contains("\n\nTypes: deb\nURIs: http://other.example/\nSuites: any\n"));
-        assert_eq!(filtered("a.sources", text, &["nowhere"], false), "");
+        assert_eq!(filter_text("a.sources", text, &["nowhere"], false), "");
     }
 
     #[test]
-    fn only_suites_that_are_let_through_are_left_of_a_file_of_lines() {
+    fn only_allowed_suites_remain_in_lists() {
         let text = "\
 # deb http://deb.example/debian stable main
 deb [arch=amd64 signed-by=/x] http://deb.example/debian/ stable main # comment
@@ -487,15 +509,15 @@ deb cdrom:[Debian GNU/Linux 12]/ stable main
 nonsense
 ";
         assert_eq!(
-            filtered("sources.list", text, &["oldstable"], false),
+            filter_text("sources.list", text, &["oldstable"], false),
             "deb [arch=amd64 signed-by=/x] http://deb.example/debian/ stable main # comment\n"
         );
         assert_eq!(
-            filtered("sources.list", text, &["bookworm-security"], false),
+            filter_text("sources.list", text, &["bookworm-security"], false),
             "deb\thttp://deb.example/debian   stable-security main\ndeb-src http://deb.example/debian stable-security main\n"
         );
         assert_eq!(
-            filtered("sources.list", text, &["stable"], false)
+            filter_text("sources.list", text, &["stable"], false)
                 .lines()
                 .count(),
             2

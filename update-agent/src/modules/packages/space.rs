@@ -1,4 +1,4 @@
-//! Room for what is fetched.
+//! Checks the free disk space for downloads.
 
 use std::path::Path;
 
@@ -6,30 +6,30 @@ use rustix::fs::statvfs;
 
 use crate::model::{Failure, FailureKind};
 
-/// What is left free beside what is fetched.
-const MARGIN: u64 = 64 << 20;
+/// Space that must stay free in addition to the downloads, in bytes.
+const FREE_MARGIN_BYTES: u64 = 64 << 20;
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Whether so many bytes can be fetched into a folder.
-pub fn check(folder: &Path, bytes: u64) -> Result<(), Failure> {
+/// Fails if the folder has no space for a download of `bytes`.
+pub fn check_space(folder: &Path, bytes: u64) -> Result<(), Failure> {
     match statvfs(folder) {
-        Ok(found) => enough(folder, found.f_bavail.saturating_mul(found.f_frsize), bytes),
+        Ok(stats) => check_free_space(folder, stats.f_bavail.saturating_mul(stats.f_frsize), bytes),
         Err(error) => {
-            // What does not fit is found out while it is fetched.
-            tracing::warn!(%error, folder = %folder.display(), "cannot tell how much room there is");
+            // Continue: the download itself fails if there is not enough space.
+            tracing::warn!(%error, folder = %folder.display(), "cannot determine the free disk space");
             Ok(())
         }
     }
 }
 
-fn enough(folder: &Path, free: u64, bytes: u64) -> Result<(), Failure> {
-    let needed = bytes.saturating_add(MARGIN);
+fn check_free_space(folder: &Path, free: u64, bytes: u64) -> Result<(), Failure> {
+    let needed = bytes.saturating_add(FREE_MARGIN_BYTES);
     let Some(lacking) = needed.checked_sub(free).filter(|lacking| *lacking > 0) else {
         return Ok(());
     };
     let reason = format!(
-        "there is no room for what must be fetched: {} MiB are missing in {}",
+        "not enough disk space for the download: {} MiB more are needed in {}",
         lacking.div_ceil(MEBIBYTE),
         folder.display()
     );
@@ -41,22 +41,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_and_some_room_is_left() {
+    fn missing_space_is_reported_and_a_margin_remains() {
         let folder = Path::new("/var/lib/x");
-        enough(folder, 100 * MEBIBYTE, 36 * MEBIBYTE).unwrap();
-        let failure = enough(folder, 100 * MEBIBYTE, 36 * MEBIBYTE + 1).unwrap_err();
+        check_free_space(folder, 100 * MEBIBYTE, 36 * MEBIBYTE).unwrap();
+        let failure = check_free_space(folder, 100 * MEBIBYTE, 36 * MEBIBYTE + 1).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
         assert_eq!(
             failure.reason,
-            "there is no room for what must be fetched: 1 MiB are missing in /var/lib/x"
+            "not enough disk space for the download: 1 MiB more are needed in /var/lib/x"
         );
-        assert!(enough(folder, 0, u64::MAX).is_err());
+        assert!(check_free_space(folder, 0, u64::MAX).is_err());
     }
 
     #[test]
-    fn a_real_folder_is_looked_at() {
+    fn a_real_folder_is_checked() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(check(folder.path(), u64::MAX / 2).is_err());
-        check(&folder.path().join("nowhere"), u64::MAX).unwrap();
+        assert!(check_space(folder.path(), u64::MAX / 2).is_err());
+        check_space(&folder.path().join("nowhere"), u64::MAX).unwrap();
     }
 }

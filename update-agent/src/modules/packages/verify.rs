@@ -1,85 +1,101 @@
-//! Looking at what the steps made: versions and states, dpkg's audit, services.
+//! Verifies the result of the steps: versions and states, dpkg's audit, services.
 
 use std::collections::BTreeMap;
 
 use super::advice::advice;
-use super::note::{Baseline, asked_since};
-use super::parse::Known;
-use super::plan::{Item, Step, enumerate};
-use super::{Deb, Packages, aptlog, audit};
-use crate::facts::stale_services;
+use super::baseline::{PackageBaseline, reboot_reasons_since};
+use super::parse::DpkgPackage;
+use super::plan::{PackageStep, StepItem, join_names};
+use super::{Deb, PackagesModule, apt_log, audit};
+use crate::facts::find_stale_services;
 use crate::model::{Failure, FailureKind, PackageResult, ServiceRule};
-use crate::modules::{After, Verdict};
+use crate::modules::{PostApplyResult, Verdict};
 
-/// Advice about more packages than this is not given: a person then needs the log anyway.
-const MOST_ADVICE: usize = 5;
+/// Most packages with advice in a reason; for more, a person needs the log anyway.
+const MAX_ADVICE: usize = 5;
 
-impl Packages {
-    /// The packages that are there, by their name as apt says it.
-    pub(super) async fn installed(&self) -> Result<BTreeMap<String, Known>, Failure> {
+impl PackagesModule {
+    /// The packages in dpkg's database, by their name in apt.
+    pub(super) async fn list_installed(&self) -> Result<BTreeMap<String, DpkgPackage>, Failure> {
         let native = self.tools.architecture().await?;
-        let known = self.tools.list().await?.into_iter();
-        Ok(known.map(|known| (known.package(&native), known)).collect())
+        let packages = self.tools.list_packages().await?.into_iter();
+        Ok(packages
+            .map(|package| (package.apt_name(&native), package))
+            .collect())
     }
 
-    /// Looks at everything that the steps may have changed.
-    pub(super) async fn look(&self, steps: &[Step], noted: &Baseline) -> Result<Verdict, Failure> {
-        let installed = self.installed().await?;
-        let items: Vec<_> = steps.iter().flat_map(Step::items).collect();
-        let results = items.iter().map(|item| result(item, &installed)).collect();
-        self.keep_what_is_needed(&items, &installed);
-        let mut problem = self.packages_problem(steps, &installed, noted).await?;
-        if problem.is_none() && self.services && !noted.services.is_empty() {
-            problem = self.services_problem(noted).await?;
+    /// Verifies everything that the steps may have changed.
+    pub(super) async fn verify_packages(
+        &self,
+        steps: &[PackageStep],
+        baseline: &PackageBaseline,
+    ) -> Result<Verdict, Failure> {
+        let installed = self.list_installed().await?;
+        let items: Vec<_> = steps.iter().flat_map(PackageStep::items).collect();
+        let results = items
+            .iter()
+            .map(|item| package_result(item, &installed))
+            .collect();
+        self.retain_needed_files(&items, &installed);
+        let mut problem = self
+            .find_package_problem(steps, &installed, baseline)
+            .await?;
+        if problem.is_none() && self.services && !baseline.services.is_empty() {
+            problem = self.find_service_problem(baseline).await?;
         }
         Ok(Verdict {
             results,
             problem,
-            kept_conffiles: self.kept_conffiles(steps, noted).await?,
+            retained_conffiles: self.find_retained_conffiles(steps, baseline).await?,
             ..Verdict::default()
         })
     }
 
-    /// What is wrong with packages, and what a person must do about it.
-    pub(super) async fn packages_problem(
+    /// Describes the problems of packages, with advice for a person.
+    pub(super) async fn find_package_problem(
         &self,
-        steps: &[Step],
-        installed: &BTreeMap<String, Known>,
-        noted: &Baseline,
+        steps: &[PackageStep],
+        installed: &BTreeMap<String, DpkgPackage>,
+        baseline: &PackageBaseline,
     ) -> Result<Option<Failure>, Failure> {
         let audit = self.tools.audit().await?;
-        let fresh = audit::fresh(&audit, &noted.audit);
+        let fresh = audit::new_findings(&audit, &baseline.audit);
         let wrong: Vec<_> = steps
             .iter()
-            .flat_map(Step::items)
-            .filter_map(|item| wrong(item, installed).map(|words| (item, words)))
+            .flat_map(PackageStep::items)
+            .filter_map(|item| {
+                package_problem(item, installed).map(|problem_text| (item, problem_text))
+            })
             .collect();
         if wrong.is_empty() && fresh.is_empty() {
             return Ok(None);
         }
-        let log = aptlog::since(&self.place, noted.log);
-        let messy = audit::packages(&fresh);
+        let log = apt_log::read_since(&self.paths, baseline.log_length);
+        let messy = audit::affected_packages(&fresh);
         let reason = if wrong.is_empty() {
-            let named = enumerate(messy.iter().cloned());
-            let colon = if named.is_empty() { "" } else { ": " };
-            format!("dpkg finds packages in a mess{colon}{named}")
+            let names = join_names(messy.iter().cloned());
+            let colon = if names.is_empty() { "" } else { ": " };
+            format!("dpkg reports inconsistent packages{colon}{names}")
         } else {
-            enumerate(wrong.iter().map(|(_, words)| words.clone()))
+            join_names(wrong.iter().map(|(_, problem_text)| problem_text.clone()))
         };
         let unfinished = wrong.iter().map(|(item, _)| item.package.as_str());
         let unfinished = unfinished.chain(messy.iter().map(String::as_str));
-        let debs: Vec<&Deb> = steps.iter().flat_map(Step::debs).collect();
-        let advice = advice_for(unfinished, installed, &debs, &log);
+        let debs: Vec<&Deb> = steps.iter().flat_map(PackageStep::debs).collect();
+        let advice = collect_advice(unfinished, installed, &debs, &log);
         let reason = [vec![reason], advice].concat().join("; ");
         let failure = Failure::with_log(FailureKind::Verify, reason, &audit);
-        Ok(Some(aptlog::with_log(failure, &log)))
+        Ok(Some(apt_log::add_log(failure, &log)))
     }
 
-    async fn services_problem(&self, noted: &Baseline) -> Result<Option<Failure>, Failure> {
-        let lost = match self.tools.lost_services(&noted.services).await {
+    async fn find_service_problem(
+        &self,
+        baseline: &PackageBaseline,
+    ) -> Result<Option<Failure>, Failure> {
+        let lost = match self.tools.find_lost_services(&baseline.services).await {
             Ok(lost) => lost,
             Err(failure) => {
-                tracing::warn!(error = %failure, "cannot tell how services are");
+                tracing::warn!(error = %failure, "cannot determine the condition of the services");
                 return Ok(None);
             }
         };
@@ -87,114 +103,125 @@ impl Packages {
             return Ok(None);
         }
         let reason = format!(
-            "services that were active before are not any more: {}; look at them with `systemctl status`",
-            enumerate(lost)
+            "these services were active before and are not active now: {}; check them with `systemctl status`",
+            join_names(lost)
         );
-        let log = aptlog::since(&self.place, noted.log);
+        let log = apt_log::read_since(&self.paths, baseline.log_length);
         let failure = Failure::new(FailureKind::Verify, reason);
-        Ok(Some(aptlog::with_log(failure, &log)))
+        Ok(Some(apt_log::add_log(failure, &log)))
     }
 
-    /// A torn package can only be mended from its file: then the files stay when the attempt is over.
-    fn keep_what_is_needed(&self, items: &[&Item], installed: &BTreeMap<String, Known>) {
-        let torn = items
-            .iter()
-            .any(|item| installed.get(&item.package).is_some_and(Known::is_torn));
-        if let Err(error) = self.archives.keep(torn) {
+    /// Retains the files after the attempt if a package is half-installed: it can be repaired only from its file.
+    fn retain_needed_files(&self, items: &[&StepItem], installed: &BTreeMap<String, DpkgPackage>) {
+        let torn = items.iter().any(|item| {
+            installed
+                .get(&item.package)
+                .is_some_and(DpkgPackage::needs_reinstall)
+        });
+        if let Err(error) = self.archives.set_retained(torn) {
             tracing::warn!(error = %evenkeel_kit::chain(&error), "cannot mark the files as needed");
         }
     }
 
-    /// Whether nothing is left half done of what the steps change, nor of anything else.
-    pub(super) async fn is_sound(&self, steps: &[Step]) -> Result<bool, Failure> {
-        let installed = self.installed().await?;
-        if !installed.values().all(Known::is_settled) {
+    /// Whether dpkg has no work left for any package and its audit has no finding about the changed packages.
+    pub(super) async fn is_consistent(&self, steps: &[PackageStep]) -> Result<bool, Failure> {
+        let installed = self.list_installed().await?;
+        if !installed.values().all(DpkgPackage::is_settled) {
             return Ok(false);
         }
-        // An audit may have old complaints about packages that the steps have nothing to do with.
-        let findings: Vec<_> = audit::findings(&self.tools.audit().await?)
+        // The audit may have older findings about packages that the steps do not change.
+        let findings: Vec<_> = audit::parse_findings(&self.tools.audit().await?)
             .into_iter()
             .collect();
-        let messy = audit::packages(&findings);
-        let mut items = steps.iter().flat_map(Step::items);
+        let messy = audit::affected_packages(&findings);
+        let mut items = steps.iter().flat_map(PackageStep::items);
         Ok(!items.any(|item| messy.contains(&item.package) || messy.contains(&item.change.name)))
     }
 
-    /// Services that run what was replaced, and whether the change asks for a reboot.
-    pub(super) async fn follow_up(&self, steps: &[Step], noted: &Baseline) -> After {
-        let reasons = asked_since(&self.place, &noted.asked);
-        let mut after = After {
+    /// Restarts services that use replaced files if the rules require it, and finds out whether a reboot is needed.
+    pub(super) async fn post_apply_packages(
+        &self,
+        steps: &[PackageStep],
+        baseline: &PackageBaseline,
+    ) -> PostApplyResult {
+        let reasons = reboot_reasons_since(&self.paths, &baseline.reboot_requests);
+        let mut after = PostApplyResult {
             reboot: (!reasons.is_empty()).then_some(reasons),
-            ..After::default()
+            ..PostApplyResult::default()
         };
-        let wanted = steps.iter().any(|step| {
-            matches!(step, Step::Install { services, .. } if *services == ServiceRule::Restart)
+        let should_restart = steps.iter().any(|step| {
+            matches!(step, PackageStep::Install { services, .. } if *services == ServiceRule::Restart)
         });
-        if wanted && self.services {
-            let stale = stale_services(&self.place).into_iter();
+        if should_restart && self.services {
+            let stale = find_stale_services(&self.paths).into_iter();
             let stale: Vec<_> = stale.map(|service| service.name).collect();
             let restarted = self.tools.restart_services(&stale).await;
-            after.restarted = restarted.done;
+            after.restarted = restarted.restarted;
             after.remarks = restarted.remarks;
         }
         after
     }
 }
 
-/// What to do about packages, each once.
-fn advice_for<'a>(
+/// Advice for packages, without repetitions.
+fn collect_advice<'a>(
     packages: impl Iterator<Item = &'a str>,
-    installed: &BTreeMap<String, Known>,
+    installed: &BTreeMap<String, DpkgPackage>,
     debs: &[&Deb],
     log: &str,
 ) -> Vec<String> {
-    let mut told: Vec<String> = Vec::new();
+    let mut collected: Vec<String> = Vec::new();
     for package in packages {
-        let Some(known) = installed.get(package) else {
+        let Some(dpkg_package) = installed.get(package) else {
             continue;
         };
         let begin = format!("{package}=");
-        let file = debs.iter().find(|deb| deb.order.starts_with(&begin));
-        let words = advice(known, file.copied(), log);
-        if let Some(words) = words.filter(|words| !told.contains(words)) {
-            told.push(words);
+        let file = debs.iter().find(|deb| deb.apt_argument.starts_with(&begin));
+        let text = advice(dpkg_package, file.copied(), log);
+        if let Some(text) = text.filter(|text| !collected.contains(text)) {
+            collected.push(text);
         }
     }
-    told.truncate(MOST_ADVICE);
-    told
+    collected.truncate(MAX_ADVICE);
+    collected
 }
 
-/// A package of the plan as it is now.
-fn result(item: &Item, installed: &BTreeMap<String, Known>) -> PackageResult {
-    let known = installed.get(&item.package);
-    let architecture = known.map_or(&item.change.architecture, |known| &known.architecture);
+/// State of a package of the plan.
+fn package_result(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) -> PackageResult {
+    let package = installed.get(&item.package);
+    let architecture = package.map_or(&item.change.architecture, |package| &package.architecture);
     PackageResult {
         name: item.change.name.clone(),
         architecture: architecture.clone(),
-        version: known
-            .filter(|known| known.is_present())
-            .map_or_else(String::new, |known| known.version.clone()),
-        state: known.map_or_else(String::new, |known| known.state.clone()),
+        version: package
+            .filter(|package| package.is_present())
+            .map_or_else(String::new, |package| package.version.clone()),
+        state: package.map_or_else(String::new, |package| package.state.clone()),
     }
 }
 
-/// What is wrong with a package of the plan, in words.
-fn wrong(item: &Item, installed: &BTreeMap<String, Known>) -> Option<String> {
-    let known = installed
+/// Describes how a package differs from the plan.
+fn package_problem(item: &StepItem, installed: &BTreeMap<String, DpkgPackage>) -> Option<String> {
+    let package = installed
         .get(&item.package)
-        .filter(|known| known.is_present());
-    match (item.change.after.as_deref(), known) {
-        (Some(wanted), Some(known)) if known.version == wanted && known.state == "installed" => {
+        .filter(|package| package.is_present());
+    match (item.change.after.as_deref(), package) {
+        (Some(planned), Some(package))
+            if package.version == planned && package.state == "installed" =>
+        {
             None
         }
-        (Some(wanted), Some(known)) => Some(format!(
-            "{} is {} and {} instead of {wanted} and installed",
-            item.package, known.version, known.state
+        (Some(planned), Some(package)) => Some(format!(
+            "{} is {} and {} instead of {planned} and installed",
+            item.package, package.version, package.state
         )),
-        (Some(wanted), None) => Some(format!("{} is not there instead of {wanted}", item.package)),
-        (None, Some(known)) => Some(format!(
+        (Some(planned), None) => Some(format!(
+            "{} is not installed instead of {planned}",
+            item.package
+        )),
+        (None, Some(package)) => Some(format!(
             "{} is {} and {} instead of removed",
-            item.package, known.version, known.state
+            item.package, package.version, package.state
         )),
         (None, None) => None,
     }
@@ -203,11 +230,11 @@ fn wrong(item: &Item, installed: &BTreeMap<String, Known>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Change;
+    use crate::model::PackageChange;
     use crate::modules::packages::Digest;
 
-    fn known(version: &str, state: &str) -> Known {
-        Known {
+    fn package(version: &str, state: &str) -> DpkgPackage {
+        DpkgPackage {
             name: "demo".into(),
             architecture: "all".into(),
             version: version.into(),
@@ -218,10 +245,10 @@ mod tests {
         }
     }
 
-    fn item(after: Option<&str>) -> Item {
-        Item {
+    fn item(after: Option<&str>) -> StepItem {
+        StepItem {
             package: "demo".into(),
-            change: Change {
+            change: PackageChange {
                 name: "demo".into(),
                 architecture: "all".into(),
                 before: Some("1.0".into()),
@@ -233,60 +260,67 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_held_against_the_plan() {
-        let state = |known: Known| BTreeMap::from([("demo".to_owned(), known)]);
+    fn a_package_is_compared_with_the_plan() {
+        let state = |package: DpkgPackage| BTreeMap::from([("demo".to_owned(), package)]);
         for (after, installed, expected) in [
-            (Some("1.1"), state(known("1.1", "installed")), None),
+            (Some("1.1"), state(package("1.1", "installed")), None),
             (
                 Some("1.1"),
-                state(known("1.0", "installed")),
+                state(package("1.0", "installed")),
                 Some("demo is 1.0 and installed instead of 1.1 and installed"),
             ),
             (
                 Some("1.1"),
-                state(known("1.1", "half-configured")),
+                state(package("1.1", "half-configured")),
                 Some("demo is 1.1 and half-configured instead of 1.1 and installed"),
             ),
             (
                 Some("1.1"),
                 BTreeMap::new(),
-                Some("demo is not there instead of 1.1"),
+                Some("demo is not installed instead of 1.1"),
             ),
             (
                 Some("1.1"),
-                state(known("1.0", "config-files")),
-                Some("demo is not there instead of 1.1"),
+                state(package("1.0", "config-files")),
+                Some("demo is not installed instead of 1.1"),
             ),
             (None, BTreeMap::new(), None),
-            (None, state(known("1.0", "config-files")), None),
+            (None, state(package("1.0", "config-files")), None),
             (
                 None,
-                state(known("1.0", "installed")),
+                state(package("1.0", "installed")),
                 Some("demo is 1.0 and installed instead of removed"),
             ),
         ] {
-            assert_eq!(wrong(&item(after), &installed).as_deref(), expected);
+            assert_eq!(
+                package_problem(&item(after), &installed).as_deref(),
+                expected
+            );
         }
     }
 
     #[test]
-    fn advice_is_given_once_for_each_package_and_names_the_kept_file() {
-        let torn = known("1.1", "half-installed");
+    fn advice_is_given_once_per_package_and_names_the_retained_file() {
+        let torn = package("1.1", "half-installed");
         let installed = BTreeMap::from([("demo".to_owned(), torn)]);
         let file = Deb {
             name: "demo_1.1_all.deb".into(),
             size: 1,
             digest: Digest::Sha256(String::new()),
-            order: "demo=1.1".into(),
+            apt_argument: "demo=1.1".into(),
             uri: String::new(),
         };
-        let told = advice_for(
+        let collected = collect_advice(
             ["demo", "demo", "unknown"].into_iter(),
             &installed,
             &[&file],
             "",
         );
-        assert_eq!(told.len(), 1);
-        assert!(told[0].contains("archives/demo_1.1_all.deb"), "{}", told[0]);
+        assert_eq!(collected.len(), 1);
+        assert!(
+            collected[0].contains("archives/demo_1.1_all.deb"),
+            "{}",
+            collected[0]
+        );
     }
 }

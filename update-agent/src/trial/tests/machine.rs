@@ -1,4 +1,4 @@
-//! A machine with two slots, a loader that counts, and power that can be cut.
+//! A machine with two slots, a loader that counts boots, and power that can be cut.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,53 +9,53 @@ use evenkeel_kit::{Secret, TestClock};
 use tokio::sync::Notify;
 
 use super::super::*;
-use crate::commands::images::reconcile;
+use crate::commands::images::reconcile_slots;
 use crate::hooks::fake;
 use crate::journal;
-use crate::link::{Answer, Applicant, Enrolled, Leave, LinkError, Question};
-use crate::model::{Act, Decision, Sha256};
-use crate::modules::image::slots::{Raw, What};
-use crate::modules::image::spool::Spooled;
+use crate::link::{Applicant, Enrollment, LinkError, PollAnswer, PollQuery, StartPermit};
+use crate::model::{Action, Decision, Sha256};
+use crate::modules::image::slots::{RawImage, SlotImage};
+use crate::modules::image::spool::SpooledImage;
 use crate::runner::{Command, Output, RunError};
 
-const COUNTED: &str =
+const BOOT_COUNT_VARIABLE: &str =
     "sys/firmware/efi/efivars/LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
-/// Where the power fails: around what the trial asks of the machine.
+/// When the power fails: before or after a call of the trial to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     Before(&'static str),
     After(&'static str),
 }
 
-/// What is on the disks and what runs.
+/// State of the disks and of the running system.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct MachineState {
     pub running: Slot,
-    pub a: Entry,
-    pub b: Entry,
+    pub a: BootEntry,
+    pub b: BootEntry,
     boots: u32,
     pub cut: Option<Cut>,
-    /// What fails.
+    /// Calls that fail.
     pub broken: Vec<&'static str>,
-    /// What takes its time, and how much.
+    /// A slow call, and its duration.
     pub slow: Option<(&'static str, Duration)>,
-    /// With the first of these the record stops taking anything.
+    /// The first of these calls breaks the record.
     pub breaks_record: Option<&'static str>,
-    /// Everything that was asked of the machine, in order.
-    pub asked: Vec<&'static str>,
-    /// What systemd says of the unit.
+    /// All calls to the machine, in order.
+    pub calls: Vec<&'static str>,
+    /// State of the unit as reported by systemd.
     pub unit: &'static str,
-    /// The unit is not active when it is asked for so often.
-    pub falters_at: Option<usize>,
-    /// How the owner's program ends.
+    /// The unit is not active at this check.
+    pub fails_at: Option<usize>,
+    /// Exit status of the owner's health check.
     pub check: i32,
-    /// How the server answers, if not well.
-    pub refuses: Option<fn() -> LinkError>,
+    /// Error of the server; `None` if it answers normally.
+    pub refusal: Option<fn() -> LinkError>,
 }
 
-impl World {
-    fn entry(&mut self, slot: Slot) -> &mut Entry {
+impl MachineState {
+    fn entry(&mut self, slot: Slot) -> &mut BootEntry {
         match slot {
             Slot::A => &mut self.a,
             Slot::B => &mut self.b,
@@ -63,159 +63,167 @@ impl World {
     }
 
     fn count(&self, what: &str) -> usize {
-        self.asked.iter().filter(|asked| **asked == what).count()
+        self.calls.iter().filter(|call| **call == what).count()
     }
 }
 
 #[derive(Clone)]
 pub(super) struct Machine {
     root: Arc<tempfile::TempDir>,
-    world: Arc<Mutex<World>>,
-    dead: Arc<Notify>,
+    state: Arc<Mutex<MachineState>>,
+    power_cut: Arc<Notify>,
 }
 
 impl Machine {
-    /// A machine on its old image, in slot A, with a new one in slot B that was just armed.
+    /// A machine with its old image in slot A and a new, just armed image in slot B.
     pub async fn armed() -> Self {
-        let world = World {
+        let state = MachineState {
             running: Slot::A,
-            a: Entry::Plain,
-            b: Entry::Absent,
+            a: BootEntry::Plain,
+            b: BootEntry::Absent,
             boots: 0,
             cut: None,
             broken: Vec::new(),
             slow: None,
             breaks_record: None,
-            asked: Vec::new(),
+            calls: Vec::new(),
             unit: "active",
-            falters_at: None,
+            fails_at: None,
             check: 0,
-            refuses: None,
+            refusal: None,
         };
         let machine = Self {
             root: Arc::new(tempfile::tempdir().expect("a folder")),
-            world: Arc::new(Mutex::new(world)),
-            dead: Arc::new(Notify::new()),
+            state: Arc::new(Mutex::new(state)),
+            power_cut: Arc::new(Notify::new()),
         };
         for folder in ["/proc", "/state"] {
-            fake::folder(machine.root(), folder);
+            fake::create_folder(machine.root(), folder);
         }
         machine.boot();
-        machine.settle().await;
+        machine.reconcile().await;
         let record = machine.record();
-        let seen = BootControl::look(&machine).await.expect("a look");
-        let what = What {
-            file: Sha256::of(b"compressed"),
+        let seen = BootControl::observe(&machine).await.expect("a look");
+        let what = SlotImage {
+            file: Sha256::hash(b"compressed"),
             profile_name: "edge".to_owned(),
             image_id: "1.1".to_owned(),
             raw: None,
         };
-        let raw = Raw {
-            sha256: Sha256::of(b"raw"),
+        let raw = RawImage {
+            sha256: Sha256::hash(b"raw"),
             bytes: 3,
         };
-        let begin = Event::Begin { what, again: false };
-        for event in [begin, Event::Wrote(raw), Event::Arm { again: false }] {
+        let begin = SlotEvent::Begin {
+            image: what,
+            allow_retry: false,
+        };
+        for event in [
+            begin,
+            SlotEvent::Wrote(raw),
+            SlotEvent::Arm { allow_retry: false },
+        ] {
             record.step(Slot::B, &event, &seen).expect("a step");
         }
-        machine.give_entry();
+        machine.add_entry();
         machine
     }
 
-    /// What lies in slot B is tried once more.
+    /// Arms the image in slot B again.
     pub async fn arm_again(&self) {
-        let seen = BootControl::look(self).await.expect("a look");
-        let arm = Event::Arm { again: false };
+        let seen = BootControl::observe(self).await.expect("a look");
+        let arm = SlotEvent::Arm { allow_retry: false };
         self.record().step(Slot::B, &arm, &seen).expect("a step");
-        self.give_entry();
+        self.add_entry();
     }
 
-    fn give_entry(&self) {
-        self.with(|world| {
-            world.b = Entry::Counted { left: 3, done: 0 };
-            world.asked.clear();
+    fn add_entry(&self) {
+        self.with_state(|state| {
+            state.b = BootEntry::Counted { left: 3, done: 0 };
+            state.calls.clear();
         });
     }
 
-    pub fn with<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
-        change(&mut self.world.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn with_state<T>(&self, change: impl FnOnce(&mut MachineState) -> T) -> T {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    pub fn place(&self) -> Place {
-        Place::new(self.root(), Some(self.root().join("state")))
+    pub fn paths(&self) -> AgentPaths {
+        AgentPaths::new(self.root(), Some(self.root().join("state")))
     }
 
     fn slots_file(&self) -> PathBuf {
         self.root().join("state/slots.json")
     }
 
-    /// The record as it is on the disk.
+    /// The record on the disk.
     pub fn record(&self) -> SlotFile {
         let clock = Arc::new(TestClock::new(DateTime::UNIX_EPOCH));
         SlotFile::open(&self.slots_file(), clock).expect("a record")
     }
 
-    /// How often something was asked of the machine.
+    /// Number of calls.
     pub fn count(&self, what: &str) -> usize {
-        self.with(|world| world.count(what))
+        self.with_state(|state| state.count(what))
     }
 
-    /// Whether the guard was told that the trial is over.
-    pub fn is_over(&self) -> bool {
+    /// Whether the guard was told that the trial has ended.
+    pub fn is_trial_over(&self) -> bool {
         self.root().join("run/evenkeel/trial-over").exists()
     }
 
-    /// Power comes back, or the machine was reset: the loader takes the new image while its counter allows it.
+    /// Boots after a power cut or a reset: the loader boots the new image while its counter allows
+    /// it.
     pub fn boot(&self) {
-        let is_counted = self.with(|world| {
-            world.boots += 1;
-            let (running, is_counted) = match world.b {
-                Entry::Counted { left, done } if left > 0 => {
-                    world.b = Entry::Counted {
+        let is_counted = self.with_state(|state| {
+            state.boots += 1;
+            let (running, is_counted) = match state.b {
+                BootEntry::Counted { left, done } if left > 0 => {
+                    state.b = BootEntry::Counted {
                         left: left - 1,
                         done: done + 1,
                     };
                     (Slot::B, true)
                 }
-                Entry::Plain => (Slot::B, false),
+                BootEntry::Plain => (Slot::B, false),
                 _ => (Slot::A, false),
             };
-            world.running = running;
+            state.running = running;
             is_counted
         });
         fs::remove_dir_all(self.root().join("run")).ok();
-        self.without_counter();
+        self.remove_counter();
         if is_counted {
-            let variable = self.root().join(COUNTED);
+            let variable = self.root().join(BOOT_COUNT_VARIABLE);
             fs::create_dir_all(variable.parent().expect("a folder")).expect("a folder");
             fs::write(variable, "").expect("a variable");
         }
-        self.up_for(5);
+        self.set_uptime(5);
     }
 
-    /// The loader set no variable.
-    pub fn without_counter(&self) {
-        fs::remove_file(self.root().join(COUNTED)).ok();
+    /// Removes the loader's variable.
+    pub fn remove_counter(&self) {
+        fs::remove_file(self.root().join(BOOT_COUNT_VARIABLE)).ok();
     }
 
-    /// The machine has been up for so many seconds.
-    pub fn up_for(&self, seconds: u32) {
+    /// Sets the uptime in seconds.
+    pub fn set_uptime(&self, seconds: u32) {
         let text = format!("{seconds}.00 1.00\n");
         fs::write(self.root().join("proc/uptime"), text).expect("an uptime");
     }
 
-    /// From now on the record takes nothing: what it is written beside is in the way.
+    /// Blocks all writes of the record, by a folder with the name of its temporary file.
     pub fn break_record(&self) {
         fs::create_dir_all(self.root().join("state/slots.json.new/x")).expect("a folder");
     }
 
-    pub fn mend_record(&self) {
+    pub fn repair_record(&self) {
         fs::remove_dir_all(self.root().join("state/slots.json.new")).expect("to mend");
-        self.with(|world| world.breaks_record = None);
+        self.with_state(|state| state.breaks_record = None);
     }
 
     pub fn parts(&self) -> TrialParts {
@@ -224,7 +232,7 @@ impl Machine {
             slots: Arc::new(self.record()),
             link: Ok(Arc::new(self.clone())),
             runner: Arc::new(self.clone()),
-            place: self.place(),
+            paths: self.paths(),
             reset: Arc::new(self.clone()),
             health: HealthConfig {
                 units: vec!["app.service".to_owned()],
@@ -232,58 +240,58 @@ impl Machine {
                 deadline: Duration::from_mins(1),
                 stable: Duration::from_secs(10),
             },
-            server: true,
-            watchdog: Watchdog::Use,
+            requires_server: true,
+            watchdog: WatchdogPolicy::Use,
         }
     }
 
-    /// What an agent does at its start before the trial. Whether a reset was wanted.
-    pub async fn settle(&self) -> bool {
-        let settled = reconcile(self, &self.record(), self).await;
+    /// The reconciliation at the start of an agent. Returns whether a reset was requested.
+    pub async fn reconcile(&self) -> bool {
+        let settled = reconcile_slots(self, &self.record(), self).await;
         settled.expect("a look and a record").is_none()
     }
 
-    /// An agent starts and sees the trial through; `None` if the power is cut before that.
-    pub async fn run(&self) -> Option<Result<Over, Failure>> {
-        if self.settle().await {
+    /// Starts an agent and runs the trial; `None` if the power is cut.
+    pub async fn run(&self) -> Option<Result<TrialOutcome, Failure>> {
+        if self.reconcile().await {
             let why = "reconciled".to_owned();
-            return Some(Ok(Over::FellBack { why }));
+            return Some(Ok(TrialOutcome::FellBack { why }));
         }
         let parts = self.parts();
         tokio::select! {
-            over = see_through(&parts) => Some(over),
-            () = self.dead.notified() => None,
+            outcome = run_trial(&parts) => Some(outcome),
+            () = self.power_cut.notified() => None,
         }
     }
 
-    /// Boots until nothing wants another boot.
-    pub async fn rest(&self) -> Over {
-        self.with(|world| world.cut = None);
+    /// Boots until no further boot is needed.
+    pub async fn boot_until_settled(&self) -> TrialOutcome {
+        self.with_state(|state| state.cut = None);
         for _ in 0..8 {
             self.boot();
             match self.run().await.expect("power").expect("an end") {
-                Over::FellBack { .. } => {}
-                over => return over,
+                TrialOutcome::FellBack { .. } => {}
+                outcome => return outcome,
             }
         }
-        panic!("the machine does not come to rest");
+        panic!("the machine does not settle");
     }
 
-    /// Something is asked of the machine, and the power may fail around it.
-    async fn act(
+    /// A call to the machine; the power may fail before or after it.
+    async fn call(
         &self,
         what: &'static str,
-        change: impl FnOnce(&mut World),
+        change: impl FnOnce(&mut MachineState),
     ) -> Result<(), Failure> {
-        let (cut, is_broken, breaks) = self.with(|world| {
-            world.asked.push(what);
-            let breaks = world.breaks_record == Some(what);
-            (world.cut, world.broken.contains(&what), breaks)
+        let (cut, is_broken, breaks) = self.with_state(|state| {
+            state.calls.push(what);
+            let breaks = state.breaks_record == Some(what);
+            (state.cut, state.broken.contains(&what), breaks)
         });
         if cut == Some(Cut::Before(what)) {
-            self.die().await;
+            self.cut_power().await;
         }
-        let slow = self.with(|world| world.slow.filter(|(slow, _)| *slow == what));
+        let slow = self.with_state(|state| state.slow.filter(|(slow, _)| *slow == what));
         if let Some((_, time)) = slow {
             sleep(time).await;
         }
@@ -293,16 +301,16 @@ impl Machine {
         if breaks {
             self.break_record();
         }
-        self.with(change);
+        self.with_state(change);
         if cut == Some(Cut::After(what)) {
-            self.die().await;
+            self.cut_power().await;
         }
         Ok(())
     }
 
-    async fn die(&self) {
-        self.with(|world| world.cut = None);
-        self.dead.notify_one();
+    async fn cut_power(&self) {
+        self.with_state(|state| state.cut = None);
+        self.power_cut.notify_one();
         std::future::pending::<()>().await;
     }
 }
@@ -313,25 +321,25 @@ impl BootControl for Machine {
         "a machine"
     }
 
-    async fn look(&self) -> Result<Seen, Failure> {
-        self.act("look", |_| {}).await?;
-        Ok(self.with(|world| Seen {
-            booted: Some(world.running),
-            boot_id: format!("boot-{}", world.boots),
+    async fn observe(&self) -> Result<BootObservation, Failure> {
+        self.call("look", |_| {}).await?;
+        Ok(self.with_state(|state| BootObservation {
+            booted: Some(state.running),
+            boot_id: format!("boot-{}", state.boots),
             image: Some(("edge".to_owned(), "1.0".to_owned())),
-            a: world.a.clone(),
-            b: world.b.clone(),
+            a: state.a.clone(),
+            b: state.b.clone(),
             foreign: Vec::new(),
         }))
     }
 
     async fn withdraw(&self, slot: Slot) -> Result<(), Failure> {
-        self.act("withdraw", |world| *world.entry(slot) = Entry::Absent)
+        self.call("withdraw", |state| *state.entry(slot) = BootEntry::Absent)
             .await
     }
 
     async fn bless(&self, slot: Slot) -> Result<(), Failure> {
-        self.act("bless", |world| *world.entry(slot) = Entry::Plain)
+        self.call("bless", |state| *state.entry(slot) = BootEntry::Plain)
             .await
     }
 
@@ -339,28 +347,28 @@ impl BootControl for Machine {
         Vec::new()
     }
 
-    async fn room(&self, _slot: Slot) -> Result<u64, Failure> {
+    async fn max_image_bytes(&self, _slot: Slot) -> Result<u64, Failure> {
         unreachable!("nothing is written on trial")
     }
 
     async fn write(
         &self,
         _slot: Slot,
-        _from: &Spooled,
+        _from: &SpooledImage,
         _stop: &tokio_util::sync::CancellationToken,
-    ) -> Result<Raw, Failure> {
+    ) -> Result<RawImage, Failure> {
         unreachable!("nothing is written on trial")
     }
 
-    async fn reread(&self, _slot: Slot, _raw: &Raw) -> Result<(), Failure> {
+    async fn verify_slot(&self, _slot: Slot, _raw: &RawImage) -> Result<(), Failure> {
         unreachable!("nothing is written on trial")
     }
 
-    async fn kernel(&self, _slot: Slot, _what: &What) -> Result<(), Failure> {
+    async fn install_kernel(&self, _slot: Slot, _what: &SlotImage) -> Result<(), Failure> {
         unreachable!("nothing is written on trial")
     }
 
-    async fn arm(&self, _slot: Slot, _what: &What, _sequence: u32) -> Result<(), Failure> {
+    async fn arm(&self, _slot: Slot, _what: &SlotImage, _sequence: u32) -> Result<(), Failure> {
         unreachable!("nothing is armed on trial")
     }
 }
@@ -373,14 +381,14 @@ impl Runner for Machine {
             "journalctl" => "words",
             _ => "check",
         };
-        self.act(what, |_| {}).await.expect("a program");
-        let (status, stdout) = self.with(|world| match what {
-            "units" if world.falters_at == Some(world.count("units")) => {
+        self.call(what, |_| {}).await.expect("a program");
+        let (status, stdout) = self.with_state(|state| match what {
+            "units" if state.fails_at == Some(state.count("units")) => {
                 (3, "activating\n".to_owned())
             }
-            "units" => (0, format!("{}\n", world.unit)),
+            "units" => (0, format!("{}\n", state.unit)),
             "words" => (0, "the last words\n".to_owned()),
-            _ => (world.check, String::new()),
+            _ => (state.check, String::new()),
         });
         Ok(Output {
             status: Some(status),
@@ -391,52 +399,55 @@ impl Runner for Machine {
 }
 
 #[async_trait::async_trait]
-impl Link for Machine {
-    async fn enroll(&self, _applicant: &Applicant) -> Result<Enrolled, LinkError> {
+impl ServerLink for Machine {
+    async fn enroll(&self, _applicant: &Applicant) -> Result<Enrollment, LinkError> {
         unreachable!("nobody enrols on trial")
     }
 
-    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
-        assert!(!question.whole && question.packages.is_none());
-        let polled = self.act("poll", |_| {}).await;
+    async fn poll(&self, question: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
+        assert!(!question.send_facts && question.packages.is_none());
+        let polled = self.call("poll", |_| {}).await;
         polled.map_err(|_| LinkError::Unavailable("nobody is there".to_owned()))?;
-        if let Some(refuses) = self.with(|world| world.refuses) {
-            return Err(refuses());
+        if let Some(refusal) = self.with_state(|state| state.refusal) {
+            return Err(refusal());
         }
-        Ok(Answer {
+        Ok(PollAnswer {
             want_facts: true,
             want_packages: false,
-            now: None,
+            server_time: None,
             next_poll: Duration::from_secs(1),
             decision: Decision {
-                act: Act::Idle,
+                action: Action::Idle,
                 reason: String::new(),
-                next: None,
-                grant: None,
+                next_change: None,
+                offline_grant: None,
             },
             credential: None,
-            tag: 1,
-            hold: Duration::ZERO,
-            spread: Duration::ZERO,
+            decision_tag: 1,
+            max_hold: Duration::ZERO,
+            reconnect_spread: Duration::ZERO,
         })
     }
 
-    async fn begin(&self, _entry: &journal::Entry) -> Result<Leave, LinkError> {
+    async fn request_start(
+        &self,
+        _entry: &journal::JournalEntry,
+    ) -> Result<StartPermit, LinkError> {
         unreachable!("nothing begins on trial")
     }
 
-    async fn report(&self, _entry: &journal::Entry) -> Result<u32, LinkError> {
+    async fn report(&self, _entry: &journal::JournalEntry) -> Result<u32, LinkError> {
         unreachable!("nothing is reported on trial")
     }
 
-    fn renew(&self, _credential: &Secret) -> Result<(), LinkError> {
+    fn set_credential(&self, _credential: &Secret) -> Result<(), LinkError> {
         unreachable!("no credential is renewed on trial")
     }
 }
 
 #[async_trait::async_trait]
 impl Reset for Machine {
-    async fn now(&self) {
-        self.with(|world| world.asked.push("reset"));
+    async fn reset_machine(&self) {
+        self.with_state(|state| state.calls.push("reset"));
     }
 }

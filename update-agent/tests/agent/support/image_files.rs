@@ -1,11 +1,11 @@
-//! Files of images, and who vouches for the server that gives them.
+//! Image files, and a CA for the server that serves them.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evenkeel_update_agent::model::{ImageRules, ImageWish, Sha256};
+use evenkeel_update_agent::model::{ImageRules, ImageSpec, Sha256};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -14,7 +14,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use tempfile::TempDir;
 
-/// 64 KiB of zeros, as `xz -6` packs them.
+/// 64 KiB of zeros, packed by `xz -6`.
 pub const XZ_ZEROS: [u8; 136] = [
     0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00, 0x00, 0x01, 0x69, 0x22, 0xde, 0x36, 0x02, 0x00, 0x21, 0x01,
     0x16, 0x00, 0x00, 0x00, 0x74, 0x2f, 0xe5, 0xa3, 0xe0, 0xff, 0xff, 0x00, 0x4c, 0x5d, 0x00, 0x00,
@@ -27,9 +27,9 @@ pub const XZ_ZEROS: [u8; 136] = [
     0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x59, 0x5a,
 ];
 
-/// Bytes that no compressor makes shorter, the same for the same seed.
+/// Incompressible bytes, the same for the same seed.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
-    // xorshift64, which never gets from an odd number to zero.
+    // xorshift64 never turns an odd number into zero.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
@@ -42,20 +42,20 @@ pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What `gzip -9` makes of it.
+/// Packs like `gzip -9`.
 pub fn gzip(content: &[u8]) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::best());
     packer.write_all(content).expect("memory");
     packer.finish().expect("memory")
 }
 
-/// What `zstd` makes of it.
+/// Packs like `zstd`.
 pub fn zstandard(content: &[u8]) -> Vec<u8> {
     zstd::stream::encode_all(content, 3).expect("memory")
 }
 
-/// What `zstd --long=26` makes of it.
-pub fn with_a_wide_window(content: &[u8]) -> Vec<u8> {
+/// Packs like `zstd --long=26`.
+pub fn zstd_with_wide_window(content: &[u8]) -> Vec<u8> {
     let mut packer = zstd::Encoder::new(Vec::new(), 1).expect("memory");
     packer.window_log(26).expect("a window");
     packer.write_all(content).expect("memory");
@@ -64,50 +64,50 @@ pub fn with_a_wide_window(content: &[u8]) -> Vec<u8> {
     small
 }
 
-/// A wish for what an address serves.
-pub fn wish(url: String, file: &[u8]) -> ImageWish {
-    ImageWish {
+/// An image spec for the file at a URL.
+pub fn image_spec(url: String, file: &[u8]) -> ImageSpec {
+    ImageSpec {
         os_id: "os-1".to_owned(),
         name: "Demo 1.1".to_owned(),
         profile_name: "demo".to_owned(),
         image_id: "1.1".to_owned(),
         architecture: "x86_64".to_owned(),
         url,
-        sha256: Sha256::of(file),
+        sha256: Sha256::hash(file),
         signatures: Vec::new(),
         rules: ImageRules::default(),
-        again: false,
+        allow_retry: false,
     }
 }
 
-/// An authority that nobody else knows.
-pub struct Authority {
+/// A private certificate authority.
+pub struct TestAuthority {
     ca: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
 }
 
-impl Authority {
+impl TestAuthority {
     pub fn new() -> Self {
-        let mut params = named("an authority");
+        let mut params = certificate_params("an authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let ca = CertifiedIssuer::self_signed(params, key).expect("an authority");
         let folder = tempfile::tempdir().expect("a folder");
         let authority = Self { ca, folder };
-        fs::write(authority.file(), authority.ca.pem()).expect("a file");
+        fs::write(authority.ca_file(), authority.ca.pem()).expect("a file");
         authority
     }
 
-    /// The file with its certificate.
-    pub fn file(&self) -> PathBuf {
+    /// The file with the CA certificate.
+    pub fn ca_file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// What a server needs to be one of a host, a name or an address.
-    pub fn vouch_for(&self, host: &str) -> ServerConfig {
+    /// The TLS configuration of a server for a host name or address.
+    pub fn server_config_for(&self, host: &str) -> ServerConfig {
         let key = KeyPair::generate().expect("a key");
         let hosts = CertificateParams::new([host.to_owned()]).expect("a host");
-        let mut params = named("a server of images");
+        let mut params = certificate_params("a server of images");
         params.subject_alt_names = hosts.subject_alt_names;
         let certificate = params.signed_by(&key, &self.ca).expect("a certificate");
         ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -119,8 +119,9 @@ impl Authority {
     }
 }
 
-/// Whoever has the name of its authority is taken by some programs for one that vouches for itself.
-fn named(name: &str) -> CertificateParams {
+/// Names a certificate. Some programs take a certificate with the name of its CA for a self-signed one, so the names must
+/// differ.
+fn certificate_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params

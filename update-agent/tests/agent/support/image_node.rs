@@ -1,4 +1,4 @@
-//! A node that is updated by images: its agents come and go on a machine with two slots.
+//! A node that is updated by images, on a machine with two slots. Agents start and end on it.
 
 use std::fs;
 use std::io;
@@ -8,144 +8,146 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_kit::TestClock;
-use evenkeel_update_agent::agent::{Agent, AgentError, Guard, Pace, Parts};
-use evenkeel_update_agent::commands::images::reconcile;
-use evenkeel_update_agent::config::{HealthConfig, Watchdog};
+use evenkeel_update_agent::agent::{Agent, AgentError, AgentParts, Intervals, ShutdownGuard};
+use evenkeel_update_agent::commands::images::reconcile_slots;
+use evenkeel_update_agent::config::{HealthConfig, WatchdogPolicy};
 use evenkeel_update_agent::durable::FileError;
 use evenkeel_update_agent::engine::{self, Engine};
 use evenkeel_update_agent::facts::FactsReader;
 use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
-use evenkeel_update_agent::journal::{Entry as Attempt, FileJournal, Journal, JournalError, Point};
-use evenkeel_update_agent::model::{ImageRules, ImageWish, Sha256, Target, Wish};
-use evenkeel_update_agent::modules::image::slots::{Entry, Slot, SlotFile, Slots};
-use evenkeel_update_agent::modules::image::{Image, ImageParts};
-use evenkeel_update_agent::modules::packages::{Limits, Tools};
-use evenkeel_update_agent::modules::{AnyModule, Plugged};
+use evenkeel_update_agent::journal::{
+    FileJournal, Journal, JournalEntry as Attempt, JournalError, JournalPoint,
+};
+use evenkeel_update_agent::model::{ImageRules, ImageSpec, Sha256, UpdateSpec, UpdateTarget};
+use evenkeel_update_agent::modules::image::slots::{BootEntry, Slot, SlotFile, Slots};
+use evenkeel_update_agent::modules::image::{ImageModule, ImageParts};
+use evenkeel_update_agent::modules::packages::{PackageToolTimeouts, PackageTools};
+use evenkeel_update_agent::modules::{AnyModule, ModuleAdapter};
 use evenkeel_update_agent::owner::Owner;
-use evenkeel_update_agent::place::Place;
-use evenkeel_update_agent::trial::{Over, TrialParts, see_through};
+use evenkeel_update_agent::paths::AgentPaths;
+use evenkeel_update_agent::trial::{TrialOutcome, TrialParts, run_trial};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{FakeLink, Presence, World};
-use super::manager::Heard;
-use super::slots::{Machine, index};
+use super::link::{FakeLink, FakeServer, Presence};
+use super::manager::FakeServiceManager;
+use super::slots::{SlotMachine, slot_index};
 
-/// For the tools of packages, which an image does not need.
-const NO_TIME: Limits = Limits {
-    look: Duration::ZERO,
+/// For the package tools, which an image update does not use.
+const ZERO_TIMEOUTS: PackageToolTimeouts = PackageToolTimeouts {
+    query: Duration::ZERO,
     refresh: Duration::ZERO,
     download: Duration::ZERO,
     apply: Duration::ZERO,
     lock: Duration::ZERO,
 };
 
-/// The journal of a machine whose power fails.
-struct CutJournal {
+/// The journal of a machine whose power can fail.
+struct PowerCutJournal {
     inner: FileJournal,
-    machine: Machine,
+    machine: SlotMachine,
 }
 
-impl CutJournal {
-    fn pass(&self) -> Result<(), JournalError> {
-        if !self.machine.state().step() {
+impl PowerCutJournal {
+    fn check_power(&self) -> Result<(), JournalError> {
+        if !self.machine.state().record_write() {
             return Ok(());
         }
         Err(JournalError::File(FileError {
-            doing: "write",
+            action: "write",
             path: "journal".into(),
             source: io::Error::other("the power failed"),
         }))
     }
 }
 
-impl Journal for CutJournal {
+impl Journal for PowerCutJournal {
     fn read(&self) -> Result<Option<Attempt>, JournalError> {
         self.inner.read()
     }
 
-    fn write(&self, point: &Point, entry: &Attempt) -> Result<(), JournalError> {
-        self.pass()?;
+    fn write(&self, point: &JournalPoint, entry: &Attempt) -> Result<(), JournalError> {
+        self.check_power()?;
         self.inner.write(point, entry)?;
-        self.pass()
+        self.check_power()
     }
 
     fn clear(&self) -> Result<(), JournalError> {
-        self.pass()?;
+        self.check_power()?;
         self.inner.clear()?;
-        self.pass()
+        self.check_power()
     }
 }
 
-/// What became of an agent.
+/// How an agent ended.
 #[derive(Debug)]
-enum Life {
-    /// It has done what could be done.
-    Rests(Result<(), AgentError>),
-    /// The machine resets, or its power failed.
-    Boots,
+enum AgentEnd {
+    /// The agent has done everything that can be done now.
+    Finished(Result<(), AgentError>),
+    /// The machine was reset, or its power failed.
+    Reset,
 }
 
 pub struct ImageNode {
     folder: tempfile::TempDir,
-    pub machine: Machine,
+    pub machine: SlotMachine,
     pub link: FakeLink,
     pub clock: TestClock,
 }
 
-/// A wish for a version.
-pub fn image(version: &str) -> Target {
-    Target {
+/// A target for an image version.
+pub fn image_target(version: &str) -> UpdateTarget {
+    UpdateTarget {
         digest: "os".into(),
-        wish: Wish::Image(ImageWish {
+        spec: UpdateSpec::Image(ImageSpec {
             os_id: "os-2".into(),
             name: format!("Demo {version}"),
             profile_name: "demo".into(),
             image_id: version.into(),
             architecture: "x86_64".into(),
             url: format!("https://images.example/{version}.raw"),
-            sha256: Sha256::of(version.as_bytes()),
+            sha256: Sha256::hash(version.as_bytes()),
             signatures: Vec::new(),
             rules: ImageRules::default(),
-            again: false,
+            allow_retry: false,
         }),
     }
 }
 
 impl ImageNode {
-    /// A node that runs 1.0, whose server wants 1.1, and now. Its owner asks for no signatures.
+    /// A node that runs 1.0, with an open window for 1.1. Its owner accepts unsigned images.
     pub fn in_window() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let node = Self {
             folder,
-            machine: Machine::new(),
+            machine: SlotMachine::new(),
             link: FakeLink::default(),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
         };
-        node.place().prepare().unwrap();
-        let settings = node.place().inside("/etc/evenkeel");
+        node.paths().prepare().unwrap();
+        let settings = node.paths().inside("/etc/evenkeel");
         fs::create_dir_all(&settings).unwrap();
         fs::set_permissions(&settings, fs::Permissions::from_mode(0o755)).unwrap();
         let limits = settings.join("limits.toml");
         fs::write(&limits, "[image]\nunsigned_images = true\n").unwrap();
         fs::set_permissions(&limits, fs::Permissions::from_mode(0o644)).unwrap();
-        node.label();
-        node.server().target = Some(image("1.1"));
-        node.server().open = true;
+        node.write_os_release();
+        node.server().target = Some(image_target("1.1"));
+        node.server().window_open = true;
         node
     }
 
-    pub fn place(&self) -> Place {
+    pub fn paths(&self) -> AgentPaths {
         let data = self.folder.path().join("data");
-        Place::new(self.folder.path(), Some(data))
+        AgentPaths::new(self.folder.path(), Some(data))
     }
 
-    pub fn server(&self) -> MutexGuard<'_, World> {
+    pub fn server(&self) -> MutexGuard<'_, FakeServer> {
         self.link.0.lock().unwrap()
     }
 
-    /// Puts a hook to be asked at a moment, such as `before-reboot`.
-    pub fn hook(&self, moment: &str) {
-        let hooks = self.place().inside("/etc/evenkeel/hooks");
+    /// Adds a hook for a moment such as `before-reboot`.
+    pub fn add_hook(&self, moment: &str) {
+        let hooks = self.paths().inside("/etc/evenkeel/hooks");
         let folder = hooks.join(format!("{moment}.d"));
         fs::create_dir_all(&folder).unwrap();
         let file = folder.join("ask");
@@ -157,29 +159,28 @@ impl ImageNode {
 
     pub fn slots(&self) -> Slots {
         let clock = Arc::new(self.clock.clone());
-        SlotFile::open(&self.place().slots(), clock).unwrap().get()
+        SlotFile::open(&self.paths().slots(), clock).unwrap().get()
     }
 
-    /// What runs says what it is.
-    fn label(&self) {
+    /// Writes the `os-release` of the running slot.
+    fn write_os_release(&self) {
         let state = self.machine.state();
-        let version = state.contents[index(state.running)].clone();
+        let version = state.contents[slot_index(state.running)].clone();
         let text = format!(
             "ID=demo\nIMAGE_ID=demo\nIMAGE_VERSION={}\n",
             version.unwrap()
         );
-        fs::write(self.place().inside("/etc/os-release"), text).unwrap();
+        fs::write(self.paths().inside("/etc/os-release"), text).unwrap();
     }
 
-    /// The machine starts by the rule of its loader: what is on trial and has boots left, else the newest of what has no
-    /// counter.
+    /// Boots by the rule of the boot loader: an entry on trial with boots left, else the newest entry without a counter.
     pub fn boot(&self) {
         {
             let mut state = self.machine.state();
             if state.dead {
-                state.cut = None;
-                self.clock.advance(state.off);
-                if state.dies_alone && !state.reset {
+                state.power_cut_at = None;
+                self.clock.advance(state.downtime);
+                if state.only_agent_dies && !state.reset {
                     state.dead = false;
                     return;
                 }
@@ -187,57 +188,60 @@ impl ImageNode {
             (state.dead, state.reset) = (false, false);
             state.boots += 1;
             let entries = [(Slot::A, state.a.clone()), (Slot::B, state.b.clone())];
-            let is_on_trial = |entry: &Entry| matches!(entry, Entry::Counted { left: 1.., .. });
+            let is_on_trial =
+                |entry: &BootEntry| matches!(entry, BootEntry::Counted { left: 1.., .. });
             let on_trial = entries.iter().find(|(_, entry)| is_on_trial(entry));
-            let plain = entries.iter().filter(|(_, entry)| *entry == Entry::Plain);
-            let plain = plain.max_by_key(|(slot, _)| state.orders[index(*slot)]);
+            let plain = entries
+                .iter()
+                .filter(|(_, entry)| *entry == BootEntry::Plain);
+            let plain = plain.max_by_key(|(slot, _)| state.sequences[slot_index(*slot)]);
             let (slot, entry) = on_trial.or(plain).expect("something boots").clone();
-            if let Entry::Counted { left, done } = entry {
-                *state.entry(slot) = Entry::Counted {
+            if let BootEntry::Counted { left, done } = entry {
+                *state.boot_entry(slot) = BootEntry::Counted {
                     left: left - 1,
                     done: done + 1,
                 };
             }
-            assert!(state.contents[index(slot)].is_some(), "{slot} is torn");
+            assert!(state.contents[slot_index(slot)].is_some(), "{slot} is torn");
             state.running = slot;
         }
-        fs::remove_dir_all(self.place().inside("/run")).ok();
-        self.label();
+        fs::remove_dir_all(self.paths().inside("/run")).ok();
+        self.write_os_release();
     }
 
-    /// Lets agents live, and the machine boot, until nothing is left to do; how the last one ended.
-    pub async fn live(&self) -> Result<(), AgentError> {
+    /// Runs agents and boots the machine until there is nothing left to do; returns how the last agent ended.
+    pub async fn run_until_idle(&self) -> Result<(), AgentError> {
         for _ in 0..12 {
-            let life = tokio::select! {
+            let end_of_agent = tokio::select! {
                 biased;
-                life = self.one_life() => life,
-                () = self.machine.died.notified() => Life::Boots,
+                end_of_agent = self.run_agent() => end_of_agent,
+                () = self.machine.died.notified() => AgentEnd::Reset,
             };
-            match life {
-                Life::Rests(end) => return end,
-                Life::Boots => self.boot(),
+            match end_of_agent {
+                AgentEnd::Finished(end) => return end,
+                AgentEnd::Reset => self.boot(),
             }
         }
-        panic!("it never rests: {:?}", self.machine.state());
+        panic!("the node never becomes idle: {:?}", self.machine.state());
     }
 
-    /// As `run` does it: what the record says is made to fit, a trial is seen through, and then the loop begins.
-    async fn one_life(&self) -> Life {
+    /// As the command `run` does: reconciles the slots with the record, completes a trial, then runs the agent.
+    async fn run_agent(&self) -> AgentEnd {
         let clock = Arc::new(self.clock.clone());
-        let slots = Arc::new(SlotFile::open(&self.place().slots(), clock).unwrap());
+        let slots = Arc::new(SlotFile::open(&self.paths().slots(), clock).unwrap());
         let machine = Arc::new(self.machine.clone());
-        let settled = reconcile(machine.as_ref(), &slots, machine.as_ref())
+        let observation = reconcile_slots(machine.as_ref(), &slots, machine.as_ref())
             .await
             .unwrap();
-        if settled.is_none() {
-            return Life::Boots;
+        if observation.is_none() {
+            return AgentEnd::Reset;
         }
         let trial = TrialParts {
             boot: machine.clone(),
             slots: Arc::clone(&slots),
             link: Ok(Arc::new(self.link.clone())),
             runner: machine.clone(),
-            place: self.place(),
+            paths: self.paths(),
             reset: machine.clone(),
             health: HealthConfig {
                 units: vec!["app.service".to_owned()],
@@ -245,93 +249,99 @@ impl ImageNode {
                 deadline: Duration::from_mins(1),
                 stable: Duration::from_secs(4),
             },
-            server: self.machine.state().needs_server,
-            watchdog: Watchdog::Ignore,
+            requires_server: self.machine.state().requires_server,
+            watchdog: WatchdogPolicy::Ignore,
         };
-        let cut_off = self.machine.state().cut_off_on_trial;
+        let cut_off = self.machine.state().offline_on_trial;
         self.server().presence = if cut_off {
-            Presence::Away
+            Presence::Unreachable
         } else {
-            Presence::Here
+            Presence::Reachable
         };
-        let over = see_through(&trial).await.unwrap();
-        self.server().presence = Presence::Here;
-        if matches!(over, Over::FellBack { .. }) {
-            return Life::Boots;
+        let outcome = run_trial(&trial).await.unwrap();
+        self.server().presence = Presence::Reachable;
+        if matches!(outcome, TrialOutcome::FellBack { .. }) {
+            return AgentEnd::Reset;
         }
         let end = self.agent(slots).run_once().await;
         let state = self.machine.state();
         if state.reset || state.dead {
-            return Life::Boots;
+            return AgentEnd::Reset;
         }
-        Life::Rests(end)
+        AgentEnd::Finished(end)
     }
 
-    /// An agent on this node, as after a start.
+    /// A newly started agent on this node.
     fn agent(&self, slots: Arc<SlotFile>) -> Agent {
         let machine = Arc::new(self.machine.clone());
         let clock = Arc::new(self.clock.clone());
-        let owner = Arc::new(Owner::new(self.place(), clock.clone()));
-        let module = Image::new(ImageParts {
+        let owner = Arc::new(Owner::new(self.paths(), clock.clone()));
+        let module = ImageModule::new(ImageParts {
             boot: machine.clone(),
             slots: Arc::clone(&slots),
             files: machine.clone(),
             owner: Arc::clone(&owner),
             runner: machine.clone(),
-            place: self.place(),
+            paths: self.paths(),
             clock: clock.clone(),
-            machine: "x86_64".to_owned(),
-            hook_deadline: Duration::from_mins(1),
-            reboot_patience: Duration::from_mins(30),
+            architecture: "x86_64".to_owned(),
+            hook_timeout: Duration::from_mins(1),
+            max_reboot_delay: Duration::from_mins(30),
         });
-        let (of_engine, boots) = (self.machine.clone(), self.machine.state().boots);
+        let (engine_machine, boots) = (self.machine.clone(), self.machine.state().boots);
         let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
-        if !self.machine.state().hidden {
-            modules.push(Box::new(Plugged {
+        if !self.machine.state().hides_slots {
+            modules.push(Box::new(ModuleAdapter {
                 module,
-                wanted: Image::wanted,
+                select_spec: ImageModule::select_spec,
             }));
         }
-        let engine = Engine::new(engine::Parts {
+        let engine = Engine::new(engine::EngineParts {
             modules,
-            journal: Box::new(CutJournal {
-                inner: FileJournal::at(self.place().journal()),
+            journal: Box::new(PowerCutJournal {
+                inner: FileJournal::new(self.paths().journal()),
                 machine: self.machine.clone(),
             }),
             clock: clock.clone(),
             boot_id: format!("boot-{boots}"),
             reboot: Box::new(self.machine.clone()),
-            may_reboot: Arc::new(move || of_engine.state().owner.clone().map_or(Ok(()), Err)),
+            may_reboot: Arc::new(move || {
+                engine_machine
+                    .state()
+                    .owner_objection
+                    .clone()
+                    .map_or(Ok(()), Err)
+            }),
         });
         let gate = Gate::new(GateParts {
             owner: Arc::clone(&owner),
             runner: machine.clone(),
-            place: self.place(),
+            paths: self.paths(),
             settings: GateSettings::default(),
         });
         let facts = FactsReader::new(
-            Tools::new(machine, NO_TIME),
-            self.place(),
+            PackageTools::new(machine, ZERO_TIMEOUTS),
+            self.paths(),
             engine.module_names(),
             Arc::clone(&owner),
         );
-        Agent::new(Parts {
+        Agent::new(AgentParts {
             engine,
             link: self.link.clone(),
             facts: facts.with_images(Some(slots), Vec::new()),
             clock,
-            place: self.place(),
-            pace: Pace {
-                refresh_every: TimeDelta::hours(4),
-                fetch_again_after: TimeDelta::hours(1),
-                retry_after: TimeDelta::minutes(1),
-                poll_at_least_every: Duration::from_hours(1),
+            paths: self.paths(),
+            intervals: Intervals {
+                refresh_interval: TimeDelta::hours(4),
+                fetch_retry_interval: TimeDelta::hours(1),
+                retry_interval: TimeDelta::minutes(1),
+                max_poll_interval: Duration::from_hours(1),
             },
             stop: CancellationToken::new(),
             gate,
             owner,
-            guard: Arc::new(Guard::none()),
-            manager: Arc::new(Heard::default()),
+            guard: Arc::new(ShutdownGuard::disabled()),
+            manager: Arc::new(FakeServiceManager::default()),
         })
     }
 }

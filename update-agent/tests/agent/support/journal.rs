@@ -1,4 +1,4 @@
-//! A journal that breaks off.
+//! A journal that kills the agent.
 
 use std::io;
 use std::path::Path;
@@ -6,94 +6,96 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evenkeel_update_agent::durable::FileError;
-use evenkeel_update_agent::journal::{Entry, FileJournal, Journal, JournalError, Point};
+use evenkeel_update_agent::journal::{
+    FileJournal, Journal, JournalEntry, JournalError, JournalPoint,
+};
 
 use super::system::FakeSystem;
 
-/// On which side of the write that breaks off the agent dies.
+/// Whether the agent is killed before or after the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum WriteSide {
     Before,
     After,
 }
 
-/// Breaks off at the n-th write, as if the agent had been killed there, and tells the system's log of every write.
+/// Fails from the n-th write on, as if the agent had been killed there. Adds every write to the log of the system.
 pub struct BreakingJournal {
     inner: FileJournal,
-    left: Arc<AtomicUsize>,
+    writes_left: Arc<AtomicUsize>,
     dead: AtomicBool,
-    side: Side,
+    side: WriteSide,
     system: Arc<FakeSystem>,
 }
 
 impl BreakingJournal {
-    pub fn new(path: &Path, system: &Arc<FakeSystem>, at: usize, side: Side) -> Self {
-        Self::counting(path, system, &Arc::new(AtomicUsize::new(at)), side)
+    pub fn new(path: &Path, system: &Arc<FakeSystem>, at: usize, side: WriteSide) -> Self {
+        Self::with_counter(path, system, &Arc::new(AtomicUsize::new(at)), side)
     }
 
-    /// The same, with a count that goes on in the agents that follow. It strikes once.
-    pub fn counting(
+    /// As `new`, with a counter that the following agents share. It kills one agent only.
+    pub fn with_counter(
         path: &Path,
         system: &Arc<FakeSystem>,
-        left: &Arc<AtomicUsize>,
-        side: Side,
+        writes_left: &Arc<AtomicUsize>,
+        side: WriteSide,
     ) -> Self {
         Self {
-            inner: FileJournal::at(path),
-            left: Arc::clone(left),
+            inner: FileJournal::new(path),
+            writes_left: Arc::clone(writes_left),
             dead: AtomicBool::new(false),
             side,
             system: Arc::clone(system),
         }
     }
 
-    fn pass(
+    fn write_unless_killed(
         &self,
         point: &str,
         write: impl FnOnce() -> Result<(), JournalError>,
     ) -> Result<(), JournalError> {
         if self.dead.load(Ordering::SeqCst) {
-            return Err(killed());
+            return Err(killed_error());
         }
-        let breaks = match self.left.load(Ordering::SeqCst) {
+        let breaks = match self.writes_left.load(Ordering::SeqCst) {
             usize::MAX => false,
             0 => {
-                self.left.store(usize::MAX, Ordering::SeqCst);
+                self.writes_left.store(usize::MAX, Ordering::SeqCst);
                 self.dead.store(true, Ordering::SeqCst);
                 true
             }
-            left => {
-                self.left.store(left - 1, Ordering::SeqCst);
+            writes_left => {
+                self.writes_left.store(writes_left - 1, Ordering::SeqCst);
                 false
             }
         };
-        if breaks && self.side == Side::Before {
-            return Err(killed());
+        if breaks && self.side == WriteSide::Before {
+            return Err(killed_error());
         }
         write()?;
-        self.system.note(&format!("journal {point}"));
-        if breaks { Err(killed()) } else { Ok(()) }
+        self.system.log_action(&format!("journal {point}"));
+        if breaks { Err(killed_error()) } else { Ok(()) }
     }
 }
 
-fn killed() -> JournalError {
+fn killed_error() -> JournalError {
     JournalError::File(FileError {
-        doing: "write",
+        action: "write",
         path: "journal".into(),
         source: io::Error::other("killed"),
     })
 }
 
 impl Journal for BreakingJournal {
-    fn read(&self) -> Result<Option<Entry>, JournalError> {
+    fn read(&self) -> Result<Option<JournalEntry>, JournalError> {
         self.inner.read()
     }
 
-    fn write(&self, point: &Point, entry: &Entry) -> Result<(), JournalError> {
-        self.pass(point.name(), || self.inner.write(point, entry))
+    fn write(&self, point: &JournalPoint, entry: &JournalEntry) -> Result<(), JournalError> {
+        self.write_unless_killed(point.name(), || self.inner.write(point, entry))
     }
 
     fn clear(&self) -> Result<(), JournalError> {
-        self.pass("closed", || self.inner.clear())
+        self.write_unless_killed("closed", || self.inner.clear())
     }
 }

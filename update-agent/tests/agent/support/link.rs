@@ -1,4 +1,4 @@
-//! A server without a wire.
+//! A fake server without a network.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,10 +8,14 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use evenkeel_kit::Secret;
 use evenkeel_update_agent::facts::Facts;
-use evenkeel_update_agent::grants::Grant;
-use evenkeel_update_agent::journal::Entry;
-use evenkeel_update_agent::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question};
-use evenkeel_update_agent::model::{Act, Decision, Event, News, Target, Wish};
+use evenkeel_update_agent::grants::OfflineGrant;
+use evenkeel_update_agent::journal::JournalEntry;
+use evenkeel_update_agent::link::{
+    Applicant, Enrollment, LinkError, PollAnswer, PollQuery, ServerLink, StartPermit,
+};
+use evenkeel_update_agent::model::{
+    Action, AttemptEvent, Decision, EventKind, UpdateSpec, UpdateTarget,
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -20,117 +24,120 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
     #[default]
-    Here,
-    /// For one more poll.
-    Leaving,
-    Away,
-    /// It can, and does not accept the node's credential.
+    Reachable,
+    /// Reachable until the next poll is answered.
+    ReachableOnce,
+    Unreachable,
+    /// Reachable, but it rejects the node's credential.
     Denying,
 }
 
-/// What the server wants, what it was told, and how it misbehaves.
+/// The decisions of the server, the data that it received, and its faults.
 #[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a way of its own to misbehave, and goes with any of the others"
+    reason = "each is an independent fault that can be combined with the others"
 )]
-pub struct World {
-    pub target: Option<Target>,
+pub struct FakeServer {
+    pub target: Option<UpdateTarget>,
     /// Whether a window is open.
-    pub open: bool,
-    /// What it was told, by attempt.
-    pub told: BTreeMap<Uuid, Vec<Event>>,
-    /// Every event that arrived, repeated or not.
-    pub arrived: usize,
+    pub window_open: bool,
+    /// The reported events, by attempt.
+    pub reported_events: BTreeMap<Uuid, Vec<AttemptEvent>>,
+    /// The number of received events, including repeated ones.
+    pub received_events: usize,
     pub facts: Option<Facts>,
-    /// The list of packages that it was told.
+    /// The package list that the node sent.
     pub packages: Option<String>,
-    /// How often a list of packages arrived.
-    pub lists: u32,
-    /// Whether it can be reached.
+    /// How often a package list arrived.
+    pub package_lists: u32,
+    /// Whether the server can be reached.
     pub presence: Presence,
-    /// Leave for the time when it is away.
-    pub grant: Option<Grant>,
-    /// Its clock.
-    pub now: Option<DateTime<Utc>>,
-    /// So many polls are not answered.
-    pub silent_polls: u32,
-    /// So many reports are stored, and the answer is lost.
+    /// The offline grant that the server gives.
+    pub grant: Option<OfflineGrant>,
+    /// The server's clock.
+    pub server_time: Option<DateTime<Utc>>,
+    /// This many polls get no answer.
+    pub unanswered_polls: u32,
+    /// The answers of this many reports are lost after the events were stored.
     pub lost_answers: u32,
-    /// So many reports are forgotten but for their first event, and so it is answered.
-    pub forgotten: u32,
-    /// Asks for leave are refused, whatever the decision says.
-    pub refuse: bool,
-    /// Goes on to want what was seen through already.
+    /// For this many reports the server stores only the first event, and acknowledges only that.
+    pub forgotten_reports: u32,
+    /// Start requests are refused, whatever the decision is.
+    pub refuse_start: bool,
+    /// Offers a target again that an attempt has finished.
     pub forgetful: bool,
-    /// A person orders the image anew as soon as it is heard that the node went back.
-    pub orders: bool,
-    /// The credential that the next poll brings.
+    /// An operator orders a retry of the image as soon as the node has reported a revert.
+    pub orders_retry: bool,
+    /// The new credential in the answer to the next poll.
     pub renewal: Option<String>,
-    /// The credentials that the link was given.
+    /// The credentials that the link received.
     pub renewed: Vec<String>,
     pub polls: u32,
-    /// Why the node does not begin, as each poll told it.
-    pub waiting: Vec<String>,
-    pub begins: u32,
-    /// When the leave that it gives ends.
-    pub before: Option<DateTime<Utc>>,
-    /// Polls may be held so long; zero from a server that knows nothing of that.
-    pub hold: Duration,
-    /// After losing the connection nodes come back over so long a time.
-    pub spread: Duration,
-    /// It lets go of polls so much sooner than it may.
-    pub early: Duration,
-    /// It never answers a poll that it holds: the connection is gone, and nobody said so.
+    /// The reason of each poll why the node does not start.
+    pub waiting_reasons: Vec<String>,
+    pub start_requests: u32,
+    /// The deadline in a start permit.
+    pub start_deadline: Option<DateTime<Utc>>,
+    /// Maximum duration of a long poll; zero for a server without long polls.
+    pub max_hold: Duration,
+    /// Nodes reconnect spread over this time after a lost connection.
+    pub reconnect_spread: Duration,
+    /// The server ends long polls this much earlier than it may.
+    pub early_release: Duration,
+    /// The server never answers a long poll: the connection is lost without a notice.
     pub is_deaf: bool,
-    /// It answers polls at once that it might hold.
-    pub declines: bool,
-    /// It has too much to do, and wants to be asked again after this time.
+    /// The server answers at once instead of holding polls.
+    pub declines_long_polls: bool,
+    /// The server is overloaded; nodes retry after this time.
     pub busy: Option<Duration>,
-    /// How long each poll might be held.
-    pub holds: Vec<Duration>,
-    /// When each poll came, since the first one.
-    pub times: Vec<Duration>,
-    first: Option<tokio::time::Instant>,
-    /// Wakes the polls that are held.
+    /// Maximum hold of each poll.
+    pub max_holds: Vec<Duration>,
+    /// The time of each poll, since the first one.
+    pub poll_times: Vec<Duration>,
+    first_poll: Option<tokio::time::Instant>,
+    /// Wakes the long polls.
     pub changed: Arc<Notify>,
 }
 
-impl World {
-    /// The only attempt that it was told of.
-    pub fn only_attempt(&self) -> &[Event] {
-        assert_eq!(self.told.len(), 1, "{:?}", self.told);
-        self.told.values().next().unwrap()
+impl FakeServer {
+    /// The events of the only attempt.
+    pub fn only_attempt(&self) -> &[AttemptEvent] {
+        assert_eq!(self.reported_events.len(), 1, "{:?}", self.reported_events);
+        self.reported_events.values().next().unwrap()
     }
 
     /// The names of the events of the only attempt.
     pub fn story(&self) -> String {
-        let names = self.only_attempt().iter().map(|event| event.news.name());
+        let names = self.only_attempt().iter().map(|event| event.kind.name());
         names.collect::<Vec<_>>().join(", ")
     }
 
-    fn reach(&self) -> Result<(), LinkError> {
+    fn check_reachable(&self) -> Result<(), LinkError> {
         if let Some(again) = self.busy {
-            let why = "too much to do".into();
-            return Err(LinkError::Busy { again, why });
+            let why = "overloaded".into();
+            return Err(LinkError::Busy {
+                retry_after: again,
+                message: why,
+            });
         }
         match self.presence {
-            Presence::Here | Presence::Leaving => Ok(()),
-            Presence::Away => Err(LinkError::Unavailable("nobody is there".into())),
+            Presence::Reachable | Presence::ReachableOnce => Ok(()),
+            Presence::Unreachable => Err(LinkError::Unavailable("no server is there".into())),
             Presence::Denying => Err(LinkError::Denied("the credential is not valid".into())),
         }
     }
 
-    /// As the real one: when the facts have a digest of which it has no text.
+    /// As the real server: true if the facts have a digest whose list is not stored.
     fn wants_packages(&self) -> bool {
-        let told = self.facts.as_ref().and_then(|facts| facts.packages_digest);
+        let reported = self.facts.as_ref().and_then(|facts| facts.packages_digest);
         let has = self.packages.as_ref();
-        told.is_some() && told != has.map(|text| Sha256::digest(text).into())
+        reported.is_some() && reported != has.map(|text| Sha256::digest(text).into())
     }
 
-    /// As the real one: the same for the same decision.
-    fn tag(&self, attempt: Option<Uuid>) -> u64 {
-        if self.hold.is_zero() {
+    /// As the real server: equal decisions have equal tags. Zero without long polls.
+    fn decision_tag(&self, attempt: Option<Uuid>) -> u64 {
+        if self.max_hold.is_zero() {
             return 0;
         }
         let mut hasher = DefaultHasher::new();
@@ -138,115 +145,119 @@ impl World {
         hasher.finish().max(1)
     }
 
-    /// A poll comes in.
-    fn arrive(&mut self, question: &Question<'_>) -> Result<(), LinkError> {
+    /// Records a poll.
+    fn record_poll(&mut self, query: &PollQuery<'_>) -> Result<(), LinkError> {
         self.polls += 1;
-        self.holds.push(question.hold);
+        self.max_holds.push(query.max_hold);
         let now = tokio::time::Instant::now();
-        let first = *self.first.get_or_insert(now);
-        self.times.push(now - first);
-        self.reach()?;
-        self.waiting.push(question.waiting.to_owned());
-        if self.silent_polls > 0 {
-            self.silent_polls -= 1;
-            return Err(LinkError::Unavailable("nobody is there".into()));
+        let first = *self.first_poll.get_or_insert(now);
+        self.poll_times.push(now - first);
+        self.check_reachable()?;
+        self.waiting_reasons.push(query.waiting_reason.to_owned());
+        if self.unanswered_polls > 0 {
+            self.unanswered_polls -= 1;
+            return Err(LinkError::Unavailable("no server is there".into()));
         }
-        if question.whole {
-            self.facts = Some(question.facts.clone());
+        if query.send_facts {
+            self.facts = Some(query.facts.clone());
         }
-        if let Some(packages) = question.packages {
+        if let Some(packages) = query.packages {
             self.packages = Some(packages.to_owned());
-            self.lists += 1;
+            self.package_lists += 1;
         }
         Ok(())
     }
 
-    /// Whether it has nothing to say to a poll that it may hold.
-    fn is_silent(&self, question: &Question<'_>) -> Result<bool, LinkError> {
+    /// Whether there is nothing new for a long poll.
+    fn is_unchanged(&self, query: &PollQuery<'_>) -> Result<bool, LinkError> {
         if self.is_deaf {
             return Ok(true);
         }
-        self.reach()?;
-        let tag = self.tag(question.attempt.map(|(id, _)| id));
-        Ok(!self.declines && tag != 0 && tag == question.tag)
+        self.check_reachable()?;
+        let tag = self.decision_tag(query.attempt.map(|(id, _)| id));
+        Ok(!self.declines_long_polls && tag != 0 && tag == query.decision_tag)
     }
 
-    fn answer(&mut self, question: &Question<'_>) -> Answer {
-        let attempt = question.attempt.map(|(id, _)| id);
-        let (act, tag) = (self.decide(attempt), self.tag(attempt));
-        if self.presence == Presence::Leaving {
-            self.presence = Presence::Away;
+    fn build_answer(&mut self, query: &PollQuery<'_>) -> PollAnswer {
+        let attempt = query.attempt.map(|(id, _)| id);
+        let (act, tag) = (self.decide(attempt), self.decision_tag(attempt));
+        if self.presence == Presence::ReachableOnce {
+            self.presence = Presence::Unreachable;
         }
-        Answer {
-            want_facts: self.facts.as_ref() != Some(question.facts),
+        PollAnswer {
+            want_facts: self.facts.as_ref() != Some(query.facts),
             want_packages: self.wants_packages(),
-            now: self.now,
+            server_time: self.server_time,
             next_poll: Duration::from_mins(1),
             decision: Decision {
-                act,
-                reason: "the test wants it so".into(),
-                next: None,
-                grant: self.grant.clone(),
+                action: act,
+                reason: "as set by the test".into(),
+                next_change: None,
+                offline_grant: self.grant.clone(),
             },
             credential: self.renewal.take().map(Secret::new),
-            tag,
-            hold: self.hold,
-            spread: self.spread,
+            decision_tag: tag,
+            max_hold: self.max_hold,
+            reconnect_spread: self.reconnect_spread,
         }
     }
 
-    /// The image is to be tried although it failed.
-    fn order(&mut self) {
-        if let Some(Target {
-            wish: Wish::Image(wish),
+    /// Orders a retry of the failed image.
+    fn order_retry(&mut self) {
+        if let Some(UpdateTarget {
+            spec: UpdateSpec::Image(spec),
             ..
         }) = &mut self.target
         {
-            wish.again = true;
+            spec.allow_retry = true;
         }
         self.forgetful = true;
     }
 
-    fn decide(&self, attempt: Option<Uuid>) -> Act {
-        let told = |id| self.told.get(&id).map_or(&[][..], Vec::as_slice);
-        let open = attempt.map(told);
-        let begun = |events: &[Event]| events.iter().any(|event| event.news == News::Began);
-        let over = |events: &Vec<Event>| events.last().is_some_and(|e| e.news.is_terminal());
+    fn decide(&self, attempt: Option<Uuid>) -> Action {
+        let events_of = |id| self.reported_events.get(&id).map_or(&[][..], Vec::as_slice);
+        let open = attempt.map(events_of);
+        let has_begun =
+            |events: &[AttemptEvent]| events.iter().any(|event| event.kind == EventKind::Began);
+        let has_ended =
+            |events: &Vec<AttemptEvent>| events.last().is_some_and(|e| e.kind.is_terminal());
         match (&self.target, open) {
-            (_, Some(events)) if begun(events) => Act::Continue,
-            (None, Some(_)) => Act::Cancel {
+            (_, Some(events)) if has_begun(events) => Action::Continue,
+            (None, Some(_)) => Action::Cancel {
                 cause: "withdrawn".into(),
             },
-            (None, None) => Act::Idle,
-            (Some(_), None) if !self.forgetful && self.told.values().any(over) => Act::Idle,
-            (Some(target), _) if self.open => Act::Apply {
+            (None, None) => Action::Idle,
+            (Some(_), None) if !self.forgetful && self.reported_events.values().any(has_ended) => {
+                Action::Idle
+            }
+            (Some(target), _) if self.window_open => Action::Apply {
                 target: target.clone(),
-                before: None,
+                start_deadline: None,
             },
-            (Some(_), Some(_)) => Act::Continue,
-            (Some(target), None) => Act::Fetch(target.clone()),
+            (Some(_), Some(_)) => Action::Continue,
+            (Some(target), None) => Action::Fetch(target.clone()),
         }
     }
 }
 
-/// The way to it.
+/// The link to the fake server.
 #[derive(Clone, Debug, Default)]
-pub struct FakeLink(pub Arc<Mutex<World>>);
+pub struct FakeLink(pub Arc<Mutex<FakeServer>>);
 
 impl FakeLink {
-    /// Keeps a poll open until its time is over, or there is something else to say or nobody any more to say it.
-    async fn keep(&self, question: &Question<'_>) -> Result<(), LinkError> {
-        let early = self.0.lock().unwrap().early;
-        let end = tokio::time::Instant::now() + question.hold.saturating_sub(early);
+    /// Holds a poll until its time has elapsed, the answer changes or the server becomes unreachable.
+    async fn hold_poll(&self, query: &PollQuery<'_>) -> Result<(), LinkError> {
+        let early = self.0.lock().unwrap().early_release;
+        let end = tokio::time::Instant::now() + query.max_hold.saturating_sub(early);
         loop {
             let changed = Arc::clone(&self.0.lock().unwrap().changed);
             let changed = changed.notified();
             let is_deaf = {
-                let world = self.0.lock().unwrap();
-                if !world.is_silent(question)? {
+                let server = self.0.lock().unwrap();
+                if !server.is_unchanged(query)? {
                     return Ok(());
                 }
-                world.is_deaf
+                server.is_deaf
             };
             tokio::select! {
                 () = changed => {}
@@ -255,81 +266,84 @@ impl FakeLink {
         }
     }
 
-    /// Changes what is so, and polls that are held hear of it.
-    pub fn change(&self, change: impl FnOnce(&mut World)) {
-        let mut world = self.0.lock().unwrap();
-        change(&mut world);
-        world.changed.notify_waiters();
+    /// Changes the server and wakes the long polls.
+    pub fn change(&self, change: impl FnOnce(&mut FakeServer)) {
+        let mut server = self.0.lock().unwrap();
+        change(&mut server);
+        server.changed.notify_waiters();
     }
 }
 
 #[async_trait::async_trait]
-impl Link for FakeLink {
-    async fn enroll(&self, _applicant: &Applicant) -> Result<Enrolled, LinkError> {
-        Err(LinkError::Refused("nobody enrols here".into()))
+impl ServerLink for FakeLink {
+    async fn enroll(&self, _applicant: &Applicant) -> Result<Enrollment, LinkError> {
+        Err(LinkError::Refused("no enrolment in this test".into()))
     }
 
-    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
-        self.0.lock().unwrap().arrive(&question)?;
-        if !question.hold.is_zero() {
-            self.keep(&question).await?;
+    async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
+        self.0.lock().unwrap().record_poll(&query)?;
+        if !query.max_hold.is_zero() {
+            self.hold_poll(&query).await?;
         }
-        Ok(self.0.lock().unwrap().answer(&question))
+        Ok(self.0.lock().unwrap().build_answer(&query))
     }
 
-    async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {
-        let mut world = self.0.lock().unwrap();
-        world.begins += 1;
-        world.reach()?;
-        assert!(entry.unsent().is_empty(), "all earlier news is told first");
-        Ok(if world.open && !world.refuse {
-            Leave::Granted {
-                before: world.before,
+    async fn request_start(&self, entry: &JournalEntry) -> Result<StartPermit, LinkError> {
+        let mut server = self.0.lock().unwrap();
+        server.start_requests += 1;
+        server.check_reachable()?;
+        assert!(
+            entry.unsent().is_empty(),
+            "earlier events are reported first"
+        );
+        Ok(if server.window_open && !server.refuse_start {
+            StartPermit::Granted {
+                start_deadline: server.start_deadline,
             }
         } else {
-            Leave::Refused {
+            StartPermit::Refused {
                 reason: "the window is closed".into(),
             }
         })
     }
 
-    async fn report(&self, entry: &Entry) -> Result<u32, LinkError> {
-        let mut world = self.0.lock().unwrap();
-        world.reach()?;
-        world.arrived += entry.unsent().len();
-        let forget = world.forgotten > 0;
-        world.forgotten = world.forgotten.saturating_sub(1);
-        let told = world.told.entry(entry.attempt).or_default();
+    async fn report(&self, entry: &JournalEntry) -> Result<u32, LinkError> {
+        let mut server = self.0.lock().unwrap();
+        server.check_reachable()?;
+        server.received_events += entry.unsent().len();
+        let forget = server.forgotten_reports > 0;
+        server.forgotten_reports = server.forgotten_reports.saturating_sub(1);
+        let events = server.reported_events.entry(entry.attempt).or_default();
         if forget {
-            told.truncate(1);
+            events.truncate(1);
         }
         for event in entry.unsent() {
-            let next = u32::try_from(told.len()).unwrap() + 1;
+            let next = u32::try_from(events.len()).unwrap() + 1;
             assert!(event.sequence <= next || forget, "a gap before {event:?}");
             if event.sequence == next && !forget {
-                told.push(event.clone());
-            } else if let Some(known) = told.get(event.sequence as usize - 1) {
-                assert_eq!(known, event, "a repeated event is the same event");
+                events.push(event.clone());
+            } else if let Some(existing) = events.get(event.sequence as usize - 1) {
+                assert_eq!(existing, event, "a repeated event is the same event");
             }
         }
-        let stored = u32::try_from(told.len()).unwrap();
+        let stored = u32::try_from(events.len()).unwrap();
         let went_back = matches!(
-            told.last().map(|last| &last.news),
-            Some(News::Reverted { .. })
+            events.last().map(|last| &last.kind),
+            Some(EventKind::Reverted { .. })
         );
-        if went_back && world.orders {
-            world.order();
+        if went_back && server.orders_retry {
+            server.order_retry();
         }
-        if world.lost_answers > 0 {
-            world.lost_answers -= 1;
+        if server.lost_answers > 0 {
+            server.lost_answers -= 1;
             return Err(LinkError::Unavailable("the answer was lost".into()));
         }
         Ok(stored)
     }
 
-    fn renew(&self, credential: &Secret) -> Result<(), LinkError> {
-        let mut world = self.0.lock().unwrap();
-        world.renewed.push(credential.reveal().to_owned());
+    fn set_credential(&self, credential: &Secret) -> Result<(), LinkError> {
+        let mut server = self.0.lock().unwrap();
+        server.renewed.push(credential.reveal().to_owned());
         Ok(())
     }
 }

@@ -1,35 +1,35 @@
-//! The machine below a node: which boot it is in, and what it does when it is told to reboot.
+//! The machine below a node: its current boot, and its reaction to a reboot request.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use evenkeel_update_agent::boot::Reboot;
 use evenkeel_update_agent::model::{Failure, FailureKind};
+use evenkeel_update_agent::reboot::RebootControl;
 
 use super::link::FakeLink;
 use super::system::FakeSystem;
 
 #[derive(Debug, Default)]
-pub struct State {
-    /// How often it has booted beside the first time.
+pub struct MachineState {
+    /// Number of boots after the first one.
     pub boots: u32,
-    /// How often it was told to reboot.
-    pub told: u32,
-    /// What the server had last heard of then.
-    pub heard: Option<&'static str>,
-    /// What it answers when it cannot.
-    pub refuses: Option<String>,
-    /// Why its owner does not let it reboot.
-    pub owner: Option<String>,
+    /// How often the agent requested a reboot.
+    pub reboot_requests: u32,
+    /// The last event that the server had received at that time.
+    pub last_event: Option<&'static str>,
+    /// The error of a reboot request, if it fails.
+    pub refusal: Option<String>,
+    /// Why the owner forbids a reboot.
+    pub owner_objection: Option<String>,
 }
 
 #[derive(Clone)]
-pub struct Machine {
-    state: Arc<Mutex<State>>,
+pub struct FakeMachine {
+    state: Arc<Mutex<MachineState>>,
     system: Arc<FakeSystem>,
     link: FakeLink,
 }
 
-impl Machine {
+impl FakeMachine {
     pub fn new(system: &Arc<FakeSystem>, link: &FakeLink) -> Self {
         Self {
             state: Arc::default(),
@@ -38,39 +38,39 @@ impl Machine {
         }
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, MachineState> {
         self.state.lock().unwrap()
     }
 
-    /// The boot that it is in.
+    /// The identifier of the current boot.
     pub fn boot_id(&self) -> String {
         format!("boot-{}", self.state().boots + 1)
     }
 
-    /// The word of its owner.
+    /// The owner's decision.
     pub fn may_reboot(&self) -> Result<(), String> {
-        self.state().owner.clone().map_or(Ok(()), Err)
+        self.state().owner_objection.clone().map_or(Ok(()), Err)
     }
 }
 
 #[async_trait::async_trait]
-impl Reboot for Machine {
-    fn hindrance(&self) -> Option<String> {
+impl RebootControl for FakeMachine {
+    fn obstacle(&self) -> Option<String> {
         None
     }
 
-    async fn begin(&self) -> Result<(), Failure> {
-        self.system.note("reboot");
-        let heard = {
+    async fn request_reboot(&self) -> Result<(), Failure> {
+        self.system.log_action("reboot");
+        let last_event = {
             let server = self.link.0.lock().unwrap();
-            let mut told = server.told.values().flatten();
-            told.next_back().map(|event| event.news.name())
+            let mut events = server.reported_events.values().flatten();
+            events.next_back().map(|event| event.kind.name())
         };
         let mut state = self.state();
-        state.told += 1;
-        state.heard = heard;
-        match &state.refuses {
-            Some(words) => Err(Failure::new(FailureKind::Reboot, words.clone())),
+        state.reboot_requests += 1;
+        state.last_event = last_event;
+        match &state.refusal {
+            Some(reason) => Err(Failure::new(FailureKind::Reboot, reason.clone())),
             None => Ok(()),
         }
     }

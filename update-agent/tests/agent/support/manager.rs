@@ -1,27 +1,27 @@
-//! A service manager that writes down what it is told.
+//! A service manager that records its notifications.
 
 use std::sync::Mutex;
 
-use evenkeel_update_agent::notify::{Manager, Sign};
+use evenkeel_update_agent::notify::{ServiceManager, ServiceState};
 
 #[derive(Debug, Default)]
-pub struct Heard(Mutex<Vec<String>>);
+pub struct FakeServiceManager(Mutex<Vec<String>>);
 
-impl Heard {
-    /// What it was told so far; forgets it.
-    pub fn take(&self) -> Vec<String> {
+impl FakeServiceManager {
+    /// Returns and clears the recorded messages.
+    pub fn take_messages(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-impl Manager for Heard {
-    fn tell(&self, sign: Sign<'_>) {
-        let words = match sign {
-            Sign::Ready => "ready".to_owned(),
-            Sign::Status(text) => text.to_owned(),
-            Sign::Alive => "alive".to_owned(),
-            Sign::Stopping => "stopping".to_owned(),
+impl ServiceManager for FakeServiceManager {
+    fn notify(&self, sign: ServiceState<'_>) {
+        let message = match sign {
+            ServiceState::Ready => "ready".to_owned(),
+            ServiceState::Status(text) => text.to_owned(),
+            ServiceState::Alive => "alive".to_owned(),
+            ServiceState::Stopping => "stopping".to_owned(),
         };
-        self.0.lock().unwrap().push(words);
+        self.0.lock().unwrap().push(message);
     }
 }

@@ -1,6 +1,6 @@
-//! What stands in for the world.
+//! Test doubles, and helpers for the real machine.
 
-// The server whose answers are written down to the byte, as the tests beside the agent's own client have it.
+// A file server with exact control over its responses, shared with the unit tests of the agent's HTTP client.
 #[path = "../../../src/modules/image/web/testing.rs"]
 pub mod file_server;
 pub mod image_files;

@@ -1,71 +1,71 @@
-//! A node: a folder, a fake system, a server without a wire. Agents come and go on it.
+//! A node: a folder, a fake system and a fake server. Agents start and end on it.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_kit::TestClock;
-use evenkeel_update_agent::agent::{Agent, AgentError, Guard, Pace, Parts};
+use evenkeel_update_agent::agent::{Agent, AgentError, AgentParts, Intervals, ShutdownGuard};
 use evenkeel_update_agent::engine::{self, Engine};
 use evenkeel_update_agent::facts::FactsReader;
 use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
 use evenkeel_update_agent::journal::{FileJournal, Journal};
 use evenkeel_update_agent::model::{
-    PackageMode, PackageRules, PackageWish, Target, WantedPackage, Wish,
+    PackageMode, PackageRequirement, PackageRules, PackageSpec, UpdateSpec, UpdateTarget,
 };
-use evenkeel_update_agent::modules::packages::{Limits, Packages, Tools};
-use evenkeel_update_agent::modules::{AnyModule, Plugged};
+use evenkeel_update_agent::modules::packages::{PackageToolTimeouts, PackageTools, PackagesModule};
+use evenkeel_update_agent::modules::{AnyModule, ModuleAdapter};
 use evenkeel_update_agent::owner::Owner;
-use evenkeel_update_agent::place::Place;
+use evenkeel_update_agent::paths::AgentPaths;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{FakeLink, World};
-use super::machine::{self, Machine};
-use super::manager::Heard;
+use super::link::{FakeLink, FakeServer};
+use super::machine::{self, FakeMachine};
+use super::manager::FakeServiceManager;
 use super::system::{self, FakeSystem};
 
-pub struct Node {
+pub struct TestNode {
     folder: tempfile::TempDir,
     pub system: Arc<FakeSystem>,
-    machine: Machine,
+    machine: FakeMachine,
     pub link: FakeLink,
-    pub manager: Arc<Heard>,
+    pub manager: Arc<FakeServiceManager>,
     pub clock: TestClock,
     pub stop: CancellationToken,
 }
 
-/// A wish for the newest of everything.
-pub fn latest() -> Target {
-    latest_by(PackageRules::default())
+/// A target for the newest version of everything.
+pub fn latest_target() -> UpdateTarget {
+    latest_target_with(PackageRules::default())
 }
 
-/// The same, by rules.
-pub fn latest_by(rules: PackageRules) -> Target {
-    wish("latest", PackageMode::Latest, rules)
+/// The same, with rules.
+pub fn latest_target_with(rules: PackageRules) -> UpdateTarget {
+    packages_target("latest", PackageMode::Latest, rules)
 }
 
-/// A wish for one package.
-pub fn exactly(name: &str, version: Option<&str>) -> Target {
-    let package = WantedPackage {
+/// A target for one package.
+pub fn package_target(name: &str, version: Option<&str>) -> UpdateTarget {
+    let package = PackageRequirement {
         name: name.into(),
         version: version.map(str::to_owned),
     };
     let mode = PackageMode::Exactly(vec![package]);
-    wish(name, mode, PackageRules::default())
+    packages_target(name, mode, PackageRules::default())
 }
 
-fn wish(digest: &str, mode: PackageMode, rules: PackageRules) -> Target {
-    Target {
+fn packages_target(digest: &str, mode: PackageMode, rules: PackageRules) -> UpdateTarget {
+    UpdateTarget {
         digest: digest.into(),
-        wish: Wish::Packages(PackageWish {
+        spec: UpdateSpec::Packages(PackageSpec {
             rules,
-            ..PackageWish::new(mode)
+            ..PackageSpec::new(mode)
         }),
     }
 }
 
-impl Node {
-    /// A node with `lib` (automatic) and `app` in version 1, for which 2 is offered.
+impl TestNode {
+    /// A node with `lib` (automatic) and `app` in version 1. The sources offer version 2.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let system = Arc::new(FakeSystem::new(folder.path().to_owned()));
@@ -81,52 +81,52 @@ impl Node {
         let link = FakeLink::default();
         let node = Self {
             folder,
-            machine: Machine::new(&system, &link),
+            machine: FakeMachine::new(&system, &link),
             system,
             link,
             manager: Arc::default(),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
             stop: CancellationToken::new(),
         };
-        node.place().prepare().unwrap();
+        node.paths().prepare().unwrap();
         node
     }
 
-    /// A node whose server wants the newest of everything, and now.
+    /// A node whose server offers the newest version of everything, in an open window.
     pub fn in_window() -> Self {
         let node = Self::new();
-        node.server().target = Some(latest());
-        node.server().open = true;
+        node.server().target = Some(latest_target());
+        node.server().window_open = true;
         node
     }
 
-    pub fn place(&self) -> Place {
-        Place::new(self.folder.path(), None)
+    pub fn paths(&self) -> AgentPaths {
+        AgentPaths::new(self.folder.path(), None)
     }
 
-    pub fn server(&self) -> MutexGuard<'_, World> {
+    pub fn server(&self) -> MutexGuard<'_, FakeServer> {
         self.link.0.lock().unwrap()
     }
 
-    pub fn packages(&self) -> MutexGuard<'_, system::Packages> {
+    pub fn packages(&self) -> MutexGuard<'_, system::FakePackages> {
         self.system.packages.lock().unwrap()
     }
 
-    pub fn machine(&self) -> MutexGuard<'_, machine::State> {
+    pub fn machine(&self) -> MutexGuard<'_, machine::MachineState> {
         self.machine.state()
     }
 
-    /// The machine boots, wanted or not: what lies in `/run` is gone, and an agent that is made from now on runs in
-    /// another boot.
+    /// Boots the machine, requested or not: `/run` becomes empty, and agents that start from now on have another boot
+    /// identifier.
     pub fn boot(&self) {
-        let run = self.place().inside("/run");
+        let run = self.paths().inside("/run");
         std::fs::remove_dir_all(&run).ok();
         self.machine().boots += 1;
     }
 
-    /// What the agent left in its folder.
-    pub fn left_over(&self) -> Vec<String> {
-        let files = std::fs::read_dir(self.place().state()).unwrap();
+    /// The files in the agent's state folder, without the history and the status.
+    pub fn state_files(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.paths().state()).unwrap();
         let mut names: Vec<_> = files
             .map(|file| file.unwrap().file_name().into_string().unwrap())
             .filter(|name| !["history.json", "status.json"].contains(&name.as_str()))
@@ -135,30 +135,30 @@ impl Node {
         names
     }
 
-    /// An agent on this node, as after a start.
+    /// A newly started agent on this node.
     pub fn agent(&self) -> Agent {
-        self.agent_with(Box::new(FileJournal::at(self.place().journal())))
+        self.agent_with_journal(Box::new(FileJournal::new(self.paths().journal())))
     }
 
-    pub fn agent_with(&self, journal: Box<dyn Journal>) -> Agent {
+    pub fn agent_with_journal(&self, journal: Box<dyn Journal>) -> Agent {
         let tools = || {
-            let limits = Limits {
-                look: Duration::from_mins(1),
+            let limits = PackageToolTimeouts {
+                query: Duration::from_mins(1),
                 refresh: Duration::from_mins(1),
                 download: Duration::from_mins(1),
                 apply: Duration::from_mins(1),
                 lock: Duration::from_secs(1),
             };
-            Tools::new(self.system.clone(), limits)
+            PackageTools::new(self.system.clone(), limits)
         };
         let clock = Arc::new(self.clock.clone());
-        let owner = Arc::new(Owner::new(self.place(), clock.clone()));
-        let modules: Vec<Box<dyn AnyModule>> = vec![Box::new(Plugged {
-            module: Packages::new(tools(), self.place(), Arc::clone(&owner), false),
-            wanted: Packages::wanted,
+        let owner = Arc::new(Owner::new(self.paths(), clock.clone()));
+        let modules: Vec<Box<dyn AnyModule>> = vec![Box::new(ModuleAdapter {
+            module: PackagesModule::new(tools(), self.paths(), Arc::clone(&owner), false),
+            select_spec: PackagesModule::select_spec,
         })];
         let machine = self.machine.clone();
-        let engine = Engine::new(engine::Parts {
+        let engine = Engine::new(engine::EngineParts {
             modules,
             journal,
             clock: clock.clone(),
@@ -169,34 +169,34 @@ impl Node {
         let gate = Gate::new(GateParts {
             owner: Arc::clone(&owner),
             runner: self.system.clone(),
-            place: self.place(),
+            paths: self.paths(),
             settings: GateSettings {
                 // The machine that runs the tests may be nearly full.
                 min_free: 0,
                 ..GateSettings::default()
             },
         });
-        Agent::new(Parts {
+        Agent::new(AgentParts {
             facts: FactsReader::new(
                 tools(),
-                self.place(),
+                self.paths(),
                 engine.module_names(),
                 Arc::clone(&owner),
             ),
             engine,
             link: self.link.clone(),
             clock,
-            place: self.place(),
-            pace: Pace {
-                refresh_every: TimeDelta::hours(4),
-                fetch_again_after: TimeDelta::hours(1),
-                retry_after: TimeDelta::minutes(1),
-                poll_at_least_every: Duration::from_hours(1),
+            paths: self.paths(),
+            intervals: Intervals {
+                refresh_interval: TimeDelta::hours(4),
+                fetch_retry_interval: TimeDelta::hours(1),
+                retry_interval: TimeDelta::minutes(1),
+                max_poll_interval: Duration::from_hours(1),
             },
             stop: self.stop.clone(),
             gate,
             owner,
-            guard: Arc::new(Guard::none()),
+            guard: Arc::new(ShutdownGuard::disabled()),
             manager: self.manager.clone(),
         })
     }

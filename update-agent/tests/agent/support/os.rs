@@ -1,4 +1,4 @@
-//! The machine that the tests run on, where no double would do.
+//! The machine that runs the tests, where a double is not enough.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-/// A program of this machine, also one that only its administrator finds.
+/// A program of this machine, also from the administrator's folders.
 #[expect(
     clippy::disallowed_methods,
-    reason = "what is compared with the agent, or stands below it, is other programs"
+    reason = "the tests compare the agent with other programs, or prepare devices with them"
 )]
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("sh");
@@ -18,8 +18,8 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same, run by root: by sudo if this process is not root.
-fn as_root(name: &str) -> Command {
+/// The same, run by root: with sudo if this process is not root.
+fn root_command(name: &str) -> Command {
     if rustix::process::geteuid().is_root() {
         return program(name);
     }
@@ -28,101 +28,103 @@ fn as_root(name: &str) -> Command {
     command
 }
 
-/// What a program printed, or why it failed.
-pub fn words_of(command: &mut Command) -> Result<String, String> {
+/// Output of a program, or its last error line.
+pub fn run_output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     if output.status.success() {
-        let words = String::from_utf8_lossy(&output.stdout);
-        return Ok(words.trim().to_owned());
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        return Ok(stdout.trim().to_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.lines().last().unwrap_or("it said nothing").to_owned())
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(stderr.lines().last().unwrap_or("no error text").to_owned())
 }
 
-/// Says something to whoever watches the tests.
-pub fn say(line: &str) {
+/// Prints a line, also if the test passes.
+pub fn print_line(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("a line on standard error");
 }
 
-/// Says in one line why something is not tried here, or fails if tests of this kind are required.
-#[expect(clippy::disallowed_methods, reason = "the one switch of these tests")]
-pub fn skip(why: &str) {
+/// Prints why a test is skipped, or fails if tests of this kind are required.
+#[expect(clippy::disallowed_methods, reason = "the only setting of these tests")]
+pub fn skip_test(why: &str) {
     let is_required = std::env::var_os("EVENKEEL_REQUIRE_OS_TESTS").is_some();
     assert!(!is_required, "tests of a real machine are required: {why}");
     let name = thread::current().name().unwrap_or_default().to_owned();
-    say(&format!("skipped {name}: {why}"));
+    print_line(&format!("skipped {name}: {why}"));
 }
 
-/// A device with blocks, made of a file. It ends with this.
-pub struct Loop {
+/// A block device on a file. Dropping it detaches the device.
+pub struct LoopDevice {
     device: PathBuf,
 }
 
-impl Loop {
-    /// One with blocks of so many bytes; where there can be none, nothing, and a word why.
-    pub fn of(file: &Path, block: u32) -> Option<Self> {
-        Self::attach(file, block).map_err(|why| skip(&why)).ok()
+impl LoopDevice {
+    /// Creates a device with this block size. Prints why and returns `None` if that is not possible.
+    pub fn attach_or_skip(file: &Path, block: u32) -> Option<Self> {
+        Self::attach(file, block)
+            .map_err(|why| skip_test(&why))
+            .ok()
     }
 
     fn attach(file: &Path, block: u32) -> Result<Self, String> {
         let block = block.to_string();
-        let mut attaching = as_root("losetup");
+        let mut attaching = root_command("losetup");
         attaching.args(["--find", "--show", "--sector-size", &block]);
-        let device = words_of(attaching.arg(file))
-            .map_err(|why| format!("no device can be made of a file: {why}"))?;
+        let device = run_output(attaching.arg(file))
+            .map_err(|why| format!("cannot create a loop device: {why}"))?;
         let device = Self {
             device: PathBuf::from(device),
         };
-        device.give_to(rustix::process::geteuid().as_raw())?;
+        device.change_owner(rustix::process::geteuid().as_raw())?;
         Ok(device)
     }
 
-    /// Lets a user open it; if all is done by root, it is root's already.
-    fn give_to(&self, user: u32) -> Result<(), String> {
+    /// Lets a user open the device. As root there is nothing to do.
+    fn change_owner(&self, user: u32) -> Result<(), String> {
         if rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        let mut giving = as_root("chown");
+        let mut giving = root_command("chown");
         giving.arg(user.to_string()).arg(&self.device);
-        let given = words_of(&mut giving);
-        given.map_err(|why| format!("a device stays root's: {why}"))?;
+        let result = run_output(&mut giving);
+        result.map_err(|why| format!("cannot change the owner of a device: {why}"))?;
         Ok(())
     }
 
-    /// Where the device is.
+    /// The path of the device.
     pub fn path(&self) -> &Path {
         &self.device
     }
 
-    /// Mounts it; where nothing can be mounted, nothing, and a word why.
-    pub fn mount(&self, place: &Path) -> Option<Mount> {
-        let mounted = words_of(as_root("mount").arg(&self.device).arg(place));
-        let mounted = mounted.map(|_| Mount {
-            place: place.to_owned(),
+    /// Mounts the device. Prints why and returns `None` if that is not possible.
+    pub fn mount_or_skip(&self, mount_point: &Path) -> Option<MountedDevice> {
+        let mounted = run_output(root_command("mount").arg(&self.device).arg(mount_point));
+        let mounted = mounted.map(|_| MountedDevice {
+            mount_point: mount_point.to_owned(),
         });
         mounted
-            .map_err(|why| skip(&format!("nothing can be mounted: {why}")))
+            .map_err(|why| skip_test(&format!("cannot mount the device: {why}")))
             .ok()
     }
 }
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let _returned = self.give_to(0);
-        let _gone = as_root("losetup")
+        let _returned = self.change_owner(0);
+        let _gone = root_command("losetup")
             .arg("--detach")
             .arg(&self.device)
             .status();
     }
 }
 
-/// A device that is mounted. That ends with this.
-pub struct Mount {
-    place: PathBuf,
+/// A mounted device. Dropping it unmounts the device.
+pub struct MountedDevice {
+    mount_point: PathBuf,
 }
 
-impl Drop for Mount {
+impl Drop for MountedDevice {
     fn drop(&mut self) {
-        let _gone = as_root("umount").arg(&self.place).status();
+        let _gone = root_command("umount").arg(&self.mount_point).status();
     }
 }

@@ -1,4 +1,4 @@
-//! An HTTP proxy that opens tunnels to whom it is told to, or does not.
+//! An HTTP proxy that opens or refuses tunnels.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -9,32 +9,32 @@ use tokio::net::{TcpListener, TcpStream};
 /// A running proxy.
 pub struct TestProxy {
     pub address: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl TestProxy {
-    /// Answers each `CONNECT` with this line, and opens the tunnel if that says yes.
+    /// Answers each `CONNECT` with this status line, and opens the tunnel if it is a 200.
     #[expect(clippy::disallowed_methods, reason = "a test has no lifecycle")]
-    pub async fn that_says(answer: &'static str) -> Self {
+    pub async fn answering(answer: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&asked);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let requests_seen = Arc::clone(&requests);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, answer, Arc::clone(&heard)));
+                tokio::spawn(serve(stream, answer, Arc::clone(&requests_seen)));
             }
         });
-        Self { address, asked }
+        Self { address, requests }
     }
 
-    /// What it was asked, each request as a whole.
-    pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    /// The received requests, with their headers.
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-async fn serve(mut client: TcpStream, answer: &str, asked: Arc<Mutex<Vec<String>>>) {
+async fn serve(mut client: TcpStream, answer: &str, requests: Arc<Mutex<Vec<String>>>) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         match client.read_u8().await {
@@ -44,12 +44,12 @@ async fn serve(mut client: TcpStream, answer: &str, asked: Arc<Mutex<Vec<String>
     }
     let request = String::from_utf8(request).unwrap();
     let target = request.split(' ').nth(1).unwrap().to_owned();
-    asked.lock().unwrap().push(request);
+    requests.lock().unwrap().push(request);
     let head = format!("HTTP/1.1 {answer}\r\nProxy-Agent: test\r\n\r\n");
     client.write_all(head.as_bytes()).await.unwrap();
     if answer.starts_with("200") {
         let mut server = TcpStream::connect(target).await.unwrap();
-        // Either end may just go.
+        // Either end may close the connection.
         tokio::io::copy_bidirectional(&mut client, &mut server)
             .await
             .ok();

@@ -1,4 +1,4 @@
-//! A server as small as the protocol allows: real gRPC over real TLS on the loopback, one node, one wish.
+//! A server as small as the protocol allows: real gRPC over real TLS on the loopback, one node, one target.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use evenkeel_proto::agent as pb;
 use pb::agent_service_server::{AgentService, AgentServiceServer};
-use pb::event::News;
+use pb::event::Kind;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
@@ -15,105 +15,116 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
 /// The secret of every join token of this server.
-pub const SECRET: &str = "c2VjcmV0";
+pub const TOKEN_SECRET: &str = "c2VjcmV0";
 
-/// What the server knows and wants.
+/// The state and the decisions of the server.
 #[derive(Debug)]
-pub struct Brain {
-    /// What it wants of the node.
+pub struct ServerState {
+    /// The target that it offers to the node.
     pub target: Option<pb::Target>,
     /// Whether a window is open.
-    pub open: bool,
-    /// The credential that it accepts.
+    pub window_open: bool,
+    /// The credential that the server accepts.
     pub credential: String,
-    /// The credential that it gives with the next poll.
+    /// The new credential in the answer to the next poll.
     pub renewal: String,
-    /// What it was told, by attempt.
-    pub told: BTreeMap<String, Vec<pb::Event>>,
-    /// The facts that it was told.
+    /// The reported events, by attempt.
+    pub reported_events: BTreeMap<String, Vec<pb::Event>>,
+    /// The reported facts.
     pub facts: Option<pb::Facts>,
-    /// The list of packages that it was told.
+    /// The reported package list.
     pub packages: String,
-    /// Leave for the time when it cannot be reached.
-    pub grant: Option<pb::Grant>,
-    /// Why the node does not begin, as it was told last.
-    pub waiting: String,
-    /// Who enrolled.
-    pub enrolled: Option<pb::EnrollRequest>,
-    /// So many calls are answered with UNAVAILABLE.
-    pub unavailable: u32,
-    /// The same, and with this they say when to ask again.
+    /// The offline grant that the server gives.
+    pub grant: Option<pb::OfflineGrant>,
+    /// The last reported reason why the node does not start.
+    pub waiting_reason: String,
+    /// The last enrolment request.
+    pub enroll_request: Option<pb::EnrollRequest>,
+    /// This many calls fail with UNAVAILABLE.
+    pub unavailable_calls: u32,
+    /// Milliseconds in the retry pushback of these calls.
     pub pushback: Option<&'static str>,
-    /// The tag of each poll, and for how many milliseconds it may be held.
-    pub holds: Vec<(u64, u32)>,
-    /// What it says of holds: the tag, and in milliseconds the next hold and the spread.
-    pub terms: (u64, u32, u32),
-    /// Calls are never answered.
+    /// The decision tag and the maximum hold in milliseconds of each poll.
+    pub long_polls: Vec<(u64, u32)>,
+    /// The long poll fields of an answer: the tag, and in milliseconds the maximum hold and the reconnect spread.
+    pub long_poll_options: (u64, u32, u32),
+    /// Calls get no answer.
     pub mute: bool,
-    /// Every call, by name.
+    /// The names of all calls.
     pub calls: Vec<&'static str>,
 }
 
-impl Default for Brain {
+impl Default for ServerState {
     fn default() -> Self {
         Self {
             target: None,
-            open: false,
+            window_open: false,
             credential: "first-credential".into(),
             renewal: String::new(),
-            told: BTreeMap::new(),
+            reported_events: BTreeMap::new(),
             facts: None,
             packages: String::new(),
             grant: None,
-            waiting: String::new(),
-            enrolled: None,
-            unavailable: 0,
+            waiting_reason: String::new(),
+            enroll_request: None,
+            unavailable_calls: 0,
             pushback: None,
-            holds: Vec::new(),
-            terms: (0, 0, 0),
+            long_polls: Vec::new(),
+            long_poll_options: (0, 0, 0),
             mute: false,
             calls: Vec::new(),
         }
     }
 }
 
-fn is_over(events: &[pb::Event]) -> bool {
-    let last = events.last().and_then(|event| event.news.as_ref());
-    last.is_some_and(|news| {
+fn has_ended(events: &[pb::Event]) -> bool {
+    let last = events.last().and_then(|event| event.kind.as_ref());
+    last.is_some_and(|kind| {
         matches!(
-            news,
-            News::Finished(_)
-                | News::Failed(_)
-                | News::Reverted(_)
-                | News::NothingToDo(_)
-                | News::Cancelled(_)
+            kind,
+            Kind::Finished(_)
+                | Kind::Failed(_)
+                | Kind::Reverted(_)
+                | Kind::NothingToDo(_)
+                | Kind::Cancelled(_)
         )
     })
 }
 
-impl Brain {
+impl ServerState {
     fn decide(&self, attempt: Option<&pb::Attempt>) -> pb::decision::Act {
         use pb::decision::Act;
         let idle = Act::Idle(pb::Idle {});
-        let open = attempt.map(|attempt| self.told.get(&attempt.id).map_or(&[][..], Vec::as_slice));
-        let begun = open.is_some_and(|events| {
-            let mut news = events.iter().filter_map(|event| event.news.as_ref());
-            news.any(|news| matches!(news, News::Began(_)))
+        let open = attempt.map(|attempt| {
+            self.reported_events
+                .get(&attempt.id)
+                .map_or(&[][..], Vec::as_slice)
+        });
+        let has_begun = open.is_some_and(|events| {
+            let mut kinds = events.iter().filter_map(|event| event.kind.as_ref());
+            kinds.any(|kind| matches!(kind, Kind::Began(_)))
         });
         let go_on = Act::Continue(pb::Continue {
             run_id: "osupdaterun-00000001".into(),
         });
         match (&self.target, open) {
-            (_, Some(_)) if begun => go_on,
+            (_, Some(_)) if has_begun => go_on,
             (None, Some(_)) => Act::Cancel(pb::Cancel {
                 run_id: "osupdaterun-00000001".into(),
                 cause: "withdrawn".into(),
             }),
             (None, None) => idle,
-            (Some(_), None) if self.told.values().any(|events| is_over(events)) => idle,
-            (Some(target), _) if self.open => Act::Apply(pb::Apply {
+            (Some(_), None)
+                if self
+                    .reported_events
+                    .values()
+                    .any(|events| has_ended(events)) =>
+            {
+                idle
+            }
+            (Some(target), _) if self.window_open => Act::Apply(pb::Apply {
                 target: Some(target.clone()),
-                before: Some(later()),
+                start_deadline: Some(later()),
             }),
             (Some(_), Some(_)) => go_on,
             (Some(target), None) => Act::Fetch(pb::Fetch {
@@ -137,17 +148,17 @@ fn later() -> prost_types::Timestamp {
     }
 }
 
-struct Double(Arc<Mutex<Brain>>);
+struct TestAgentService(Arc<Mutex<ServerState>>);
 
-impl Double {
-    async fn enter(&self, call: &'static str) -> Result<(), Status> {
+impl TestAgentService {
+    async fn record_call(&self, call: &'static str) -> Result<(), Status> {
         let mute = {
-            let mut brain = self.0.lock().unwrap();
-            brain.calls.push(call);
-            if brain.unavailable > 0 {
-                brain.unavailable -= 1;
+            let mut state = self.0.lock().unwrap();
+            state.calls.push(call);
+            if state.unavailable_calls > 0 {
+                state.unavailable_calls -= 1;
                 let mut status = Status::unavailable("not just now");
-                if let Some(again) = brain.pushback {
+                if let Some(again) = state.pushback {
                     let again = again.parse().unwrap();
                     status
                         .metadata_mut()
@@ -155,7 +166,7 @@ impl Double {
                 }
                 return Err(status);
             }
-            brain.mute
+            state.mute
         };
         if mute {
             std::future::pending::<()>().await;
@@ -163,31 +174,35 @@ impl Double {
         Ok(())
     }
 
-    async fn enter_as_node<T>(&self, call: &'static str, request: Request<T>) -> Result<T, Status> {
-        self.enter(call).await?;
-        let wanted = format!("Bearer {}", self.0.lock().unwrap().credential);
+    async fn record_node_call<T>(
+        &self,
+        call: &'static str,
+        request: Request<T>,
+    ) -> Result<T, Status> {
+        self.record_call(call).await?;
+        let expected = format!("Bearer {}", self.0.lock().unwrap().credential);
         match request.metadata().get("authorization") {
-            Some(value) if value.as_bytes() == wanted.as_bytes() => Ok(request.into_inner()),
+            Some(value) if value.as_bytes() == expected.as_bytes() => Ok(request.into_inner()),
             _ => Err(Status::unauthenticated("the credential is not valid")),
         }
     }
 }
 
 #[tonic::async_trait]
-impl AgentService for Double {
+impl AgentService for TestAgentService {
     async fn enroll(
         &self,
         request: Request<pb::EnrollRequest>,
     ) -> Result<Response<pb::EnrollResponse>, Status> {
-        self.enter("enroll").await?;
+        self.record_call("enroll").await?;
         let request = request.into_inner();
-        if !request.join_token.ends_with(&format!(".{SECRET}")) {
+        if !request.join_token.ends_with(&format!(".{TOKEN_SECRET}")) {
             return Err(Status::permission_denied("the join token is not valid"));
         }
-        let mut brain = self.0.lock().unwrap();
-        brain.enrolled = Some(request);
+        let mut state = self.0.lock().unwrap();
+        state.enroll_request = Some(request);
         Ok(Response::new(pb::EnrollResponse {
-            credential: brain.credential.clone(),
+            credential: state.credential.clone(),
             credential_expires: Some(later()),
             host_id: "host-0a1b2c3d".into(),
             instance_id: "inst-0a1b2c3d".into(),
@@ -199,42 +214,43 @@ impl AgentService for Double {
         &self,
         request: Request<pb::PollRequest>,
     ) -> Result<Response<pb::PollResponse>, Status> {
-        let request = self.enter_as_node("poll", request).await?;
-        let mut brain = self.0.lock().unwrap();
-        brain.waiting = request.waiting;
-        brain
-            .holds
-            .push((request.decision_tag, request.may_hold_millis));
-        let (decision_tag, hold_millis, spread_millis) = brain.terms;
+        let request = self.record_node_call("poll", request).await?;
+        let mut state = self.0.lock().unwrap();
+        state.waiting_reason = request.waiting;
+        state
+            .long_polls
+            .push((request.decision_tag, request.long_poll_millis));
+        let (decision_tag, hold_millis, spread_millis) = state.long_poll_options;
         if let Some(facts) = request.facts {
-            brain.facts = Some(facts);
+            state.facts = Some(facts);
         }
         if !request.packages.is_empty() {
-            brain.packages = request.packages;
+            state.packages = request.packages;
         }
-        let known = brain.facts.as_ref().map(digest);
-        let told = brain.facts.as_ref().map(|facts| &facts.packages_digest);
-        let has = Sha256::digest(&brain.packages).to_vec();
-        let want_packages = told.is_some_and(|told| !told.is_empty() && *told != has);
-        let credential = std::mem::take(&mut brain.renewal);
+        let stored_digest = state.facts.as_ref().map(digest);
+        let reported = state.facts.as_ref().map(|facts| &facts.packages_digest);
+        let has = Sha256::digest(&state.packages).to_vec();
+        let want_packages =
+            reported.is_some_and(|reported| !reported.is_empty() && *reported != has);
+        let credential = std::mem::take(&mut state.renewal);
         if !credential.is_empty() {
-            brain.credential.clone_from(&credential);
+            state.credential.clone_from(&credential);
         }
         Ok(Response::new(pb::PollResponse {
-            want_facts: known != Some(request.facts_digest),
+            facts_required: stored_digest != Some(request.facts_digest),
             next_poll_millis: 1000,
             now: Some(now()),
             decision: Some(pb::Decision {
-                act: Some(brain.decide(request.attempt.as_ref())),
-                reason: "the test wants it so".into(),
-                next: None,
-                grant: brain.grant.clone(),
+                act: Some(state.decide(request.attempt.as_ref())),
+                reason: "as set by the test".into(),
+                next_change: None,
+                offline_grant: state.grant.clone(),
             }),
             credential,
-            want_packages,
+            packages_required: want_packages,
             decision_tag,
-            hold_millis,
-            spread_millis,
+            next_long_poll_millis: hold_millis,
+            reconnect_spread_millis: spread_millis,
         }))
     }
 
@@ -243,22 +259,23 @@ impl AgentService for Double {
         request: Request<pb::BeginRequest>,
     ) -> Result<Response<pb::BeginResponse>, Status> {
         use pb::begin_response::Answer;
-        let request = self.enter_as_node("begin", request).await?;
-        let brain = self.0.lock().unwrap();
-        let told = brain.told.get(&request.attempt_id);
-        let stored = told
+        let request = self.record_node_call("begin", request).await?;
+        let state = self.0.lock().unwrap();
+        let reported = state.reported_events.get(&request.attempt_id);
+        let stored = reported
             .and_then(|events| events.last())
             .map(|event| event.sequence);
-        let wanted = brain.target.as_ref().map(|target| &target.digest);
-        let fits = stored == Some(request.last_sequence) && wanted == Some(&request.target_digest);
-        let answer = if brain.open && fits {
+        let target_digest = state.target.as_ref().map(|target| &target.digest);
+        let fits =
+            stored == Some(request.last_sequence) && target_digest == Some(&request.target_digest);
+        let answer = if state.window_open && fits {
             Answer::Granted(pb::Granted {
-                before: Some(later()),
+                start_deadline: Some(later()),
             })
         } else {
             Answer::Refused(pb::Refused {
                 reason: "the window is closed".into(),
-                next: None,
+                retry_at: None,
             })
         };
         Ok(Response::new(pb::BeginResponse {
@@ -271,17 +288,17 @@ impl AgentService for Double {
         &self,
         request: Request<pb::ReportRequest>,
     ) -> Result<Response<pb::ReportResponse>, Status> {
-        let request = self.enter_as_node("report", request).await?;
-        let mut brain = self.0.lock().unwrap();
-        let told = brain.told.entry(request.attempt_id).or_default();
+        let request = self.record_node_call("report", request).await?;
+        let mut state = self.0.lock().unwrap();
+        let events = state.reported_events.entry(request.attempt_id).or_default();
         for event in request.events {
-            let next = u32::try_from(told.len()).unwrap() + 1;
+            let next = u32::try_from(events.len()).unwrap() + 1;
             if event.sequence == next {
-                told.push(event);
+                events.push(event);
             }
         }
         Ok(Response::new(pb::ReportResponse {
-            acknowledged: u32::try_from(told.len()).unwrap(),
+            acknowledged: u32::try_from(events.len()).unwrap(),
             run_id: "osupdaterun-00000001".into(),
             now: Some(now()),
         }))
@@ -292,13 +309,13 @@ fn digest(facts: &pb::Facts) -> Vec<u8> {
     Sha256::digest(prost::Message::encode_to_vec(facts)).to_vec()
 }
 
-/// A running server and what one must know to find and trust it.
+/// A running server, and what a client needs to find and trust it.
 pub struct TestServer {
     pub address: SocketAddr,
-    pub brain: Arc<Mutex<Brain>>,
-    /// Certificate of the authority.
+    pub state: Arc<Mutex<ServerState>>,
+    /// Certificate of the CA.
     pub ca_pem: String,
-    /// SHA-256 of its DER, hexadecimal.
+    /// SHA-256 of the CA certificate's DER form, hexadecimal.
     pub ca_digest: String,
 }
 
@@ -309,7 +326,7 @@ impl TestServer {
     }
 
     /// Starts a server with a certificate for 127.0.0.1.
-    pub async fn on_loopback() -> Self {
+    pub async fn start_on_loopback() -> Self {
         Self::start(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))).await
     }
 
@@ -325,19 +342,19 @@ impl TestServer {
         let chain = format!("{}{}", certificate.pem(), ca.pem());
         let tls = ServerTlsConfig::new().identity(Identity::from_pem(chain, key.serialize_pem()));
 
-        let brain = Arc::new(Mutex::new(Brain::default()));
+        let state = Arc::new(Mutex::new(ServerState::default()));
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let double = Double(Arc::clone(&brain));
+        let service = TestAgentService(Arc::clone(&state));
         let router = Server::builder()
             .tls_config(tls)
             .unwrap()
-            .add_service(AgentServiceServer::new(double));
+            .add_service(AgentServiceServer::new(service));
         tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
         let ca_digest = evenkeel_update_agent::modules::packages::hex(&Sha256::digest(ca.der()));
         Self {
             address,
-            brain,
+            state,
             ca_pem: ca.pem(),
             ca_digest,
         }
@@ -348,6 +365,6 @@ impl TestServer {
     }
 
     pub fn token(&self) -> String {
-        format!("ekj1.{}.{SECRET}", self.ca_digest)
+        format!("ekj1.{}.{TOKEN_SECRET}", self.ca_digest)
     }
 }

@@ -1,4 +1,4 @@
-//! A machine with two slots, a loader that counts, and power that fails wherever it is told to.
+//! A machine with two slots, a boot loader that counts, and a power cut at any chosen write.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,108 +7,110 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_kit::TestClock;
-use evenkeel_update_agent::boot::Reboot;
-use evenkeel_update_agent::model::{Failure, FailureKind, ImageWish, Sha256};
-use evenkeel_update_agent::modules::image::Files;
+use evenkeel_update_agent::model::{Failure, FailureKind, ImageSpec, Sha256};
+use evenkeel_update_agent::modules::image::ImageFiles;
 use evenkeel_update_agent::modules::image::boot_control::BootControl;
-use evenkeel_update_agent::modules::image::slots::{Entry, Raw, Seen, Slot, What};
-use evenkeel_update_agent::modules::image::spool::{Got, Spooled};
-use evenkeel_update_agent::modules::image::unpack::Form;
+use evenkeel_update_agent::modules::image::slots::{
+    BootEntry, BootObservation, RawImage, Slot, SlotImage,
+};
+use evenkeel_update_agent::modules::image::spool::{SpoolProgress, SpooledImage};
+use evenkeel_update_agent::modules::image::unpack::ImageFormat;
+use evenkeel_update_agent::reboot::RebootControl;
 use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
 use evenkeel_update_agent::trial::Reset;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// What is on the disks, what runs, and how it misbehaves.
+/// The content of the disks, the running slot, and the faults of the machine.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a trait of its own, and goes with any of the others"
+    reason = "each is an independent property that can be combined with the others"
 )]
-pub struct State {
+pub struct SlotMachineState {
     pub running: Slot,
-    pub a: Entry,
-    pub b: Entry,
-    /// The number of each slot's boot entry.
-    pub(super) orders: [u32; 2],
-    /// The version in each slot; none if it is torn.
+    pub a: BootEntry,
+    pub b: BootEntry,
+    /// The sequence number of each slot's boot entry.
+    pub(super) sequences: [u32; 2],
+    /// The version in each slot; `None` if the slot is empty or incomplete.
     pub contents: [Option<String>; 2],
     pub(super) boots: u32,
     /// Whether a new image is healthy.
     pub healthy: bool,
-    /// How often something was written so far, by anybody.
-    pub(super) steps: usize,
-    /// The power fails at this one, once.
-    pub cut: Option<usize>,
-    /// It stays off so long then.
-    pub off: TimeDelta,
-    /// Then only the agent ends, and the next one starts after that time in the same boot.
-    pub dies_alone: bool,
-    /// So much was in the log then.
-    pub logged: Option<usize>,
+    /// Number of writes so far, by any component.
+    pub(super) writes: usize,
+    /// The write at which the power fails, once.
+    pub power_cut_at: Option<usize>,
+    /// How long the power is off.
+    pub downtime: TimeDelta,
+    /// At the power cut only the agent ends, and the next one starts after the downtime in the same boot.
+    pub only_agent_dies: bool,
+    /// Length of the log at the power cut.
+    pub logged_before_cut: Option<usize>,
     pub(super) dead: bool,
-    /// It was told to reset, and does when the agent has come to rest.
+    /// A reset is requested. It happens when the agent has ended.
     pub(super) reset: bool,
-    /// How often it was told to by the engine.
-    pub told: u32,
-    /// It does not reset when it is told to.
-    pub stays_up: bool,
-    /// Why its owner does not let it reboot.
-    pub owner: Option<String>,
-    /// Why there is no way to reboot it.
-    pub hindrance: Option<String>,
+    /// How often the engine requested a reboot.
+    pub reboot_requests: u32,
+    /// The machine ignores reboot requests.
+    pub ignores_reboot: bool,
+    /// Why the owner forbids a reboot.
+    pub owner_objection: Option<String>,
+    /// Why the machine cannot reboot.
+    pub reboot_obstacle: Option<String>,
     /// A new image must reach the server.
-    pub needs_server: bool,
-    /// The server is away whenever an image is on trial.
-    pub cut_off_on_trial: bool,
-    /// Agents do not find its slots.
-    pub hidden: bool,
-    /// Whether nothing can be learnt of the slots, for each look at them once one was armed.
+    pub requires_server: bool,
+    /// The server is unreachable while an image is on trial.
+    pub offline_on_trial: bool,
+    /// Agents do not find the slots.
+    pub hides_slots: bool,
+    /// For each observation of the slots after one was armed: whether it fails.
     pub blind_after_arming: Vec<bool>,
-    /// The same for each look from now on.
+    /// For each observation from now on: whether it fails.
     blind: Vec<bool>,
-    /// Each of its hooks takes so long, by this clock.
-    pub hooks_take: Option<(TestClock, TimeDelta)>,
-    /// Each of its hooks ends with this status.
-    pub hooks_end: i32,
-    /// A file that the next of its hooks removes.
-    pub hooks_remove: Option<PathBuf>,
-    /// A download comes in so many parts beside the last one.
-    pub parts: u32,
-    /// Why nothing can be downloaded.
-    pub later: Option<String>,
-    /// Why it is given up to download.
-    pub broken: Option<String>,
-    /// Which file was kept, each time others were discarded.
-    pub kept: Vec<Option<Sha256>>,
-    /// The signatures with which a file was asked for last.
-    pub asked_with: Vec<String>,
-    /// How often a part was downloaded.
+    /// Each hook takes this long, on this clock.
+    pub hook_duration: Option<(TestClock, TimeDelta)>,
+    /// Exit status of each hook.
+    pub hook_status: i32,
+    /// A file that the next hook removes.
+    pub hook_removes: Option<PathBuf>,
+    /// Number of parts of a download before the last one.
+    pub remaining_parts: u32,
+    /// Why downloads are deferred.
+    pub deferral: Option<String>,
+    /// The permanent error of downloads.
+    pub download_error: Option<String>,
+    /// The file that was retained each time the others were discarded.
+    pub retained: Vec<Option<Sha256>>,
+    /// The signatures in the spec of the last download.
+    pub requested_signatures: Vec<String>,
+    /// Number of downloaded parts.
     pub downloads: u32,
-    /// What was done to the slots.
+    /// The operations on the slots.
     pub log: Vec<String>,
 }
 
-impl State {
-    pub(super) fn entry(&mut self, slot: Slot) -> &mut Entry {
+impl SlotMachineState {
+    pub(super) fn boot_entry(&mut self, slot: Slot) -> &mut BootEntry {
         match slot {
             Slot::A => &mut self.a,
             Slot::B => &mut self.b,
         }
     }
 
-    /// Something is written, or was. Whether the power fails there.
-    pub(super) fn step(&mut self) -> bool {
-        self.steps += 1;
-        if self.cut == Some(self.steps) {
+    /// Counts a write. Returns whether the power fails there.
+    pub(super) fn record_write(&mut self) -> bool {
+        self.writes += 1;
+        if self.power_cut_at == Some(self.writes) {
             self.dead = true;
-            self.logged = Some(self.log.len());
+            self.logged_before_cut = Some(self.log.len());
         }
         self.dead
     }
 }
 
-pub(super) fn index(slot: Slot) -> usize {
+pub(super) fn slot_index(slot: Slot) -> usize {
     match slot {
         Slot::A => 0,
         Slot::B => 1,
@@ -116,47 +118,47 @@ pub(super) fn index(slot: Slot) -> usize {
 }
 
 #[derive(Clone, Debug)]
-pub struct Machine {
-    state: Arc<Mutex<State>>,
-    /// Told when its power fails.
+pub struct SlotMachine {
+    state: Arc<Mutex<SlotMachineState>>,
+    /// Notified when the power fails.
     pub(super) died: Arc<Notify>,
 }
 
-impl Machine {
-    /// A machine that runs 1.0 from the first slot. The second holds nothing.
+impl SlotMachine {
+    /// A machine that runs 1.0 from the first slot. The second slot is empty.
     pub fn new() -> Self {
-        let state = State {
+        let state = SlotMachineState {
             running: Slot::A,
-            a: Entry::Plain,
-            b: Entry::Absent,
-            orders: [0, 0],
+            a: BootEntry::Plain,
+            b: BootEntry::Absent,
+            sequences: [0, 0],
             contents: [Some("1.0".to_owned()), None],
             boots: 1,
             healthy: true,
-            steps: 0,
-            cut: None,
-            off: TimeDelta::zero(),
-            dies_alone: false,
-            logged: None,
+            writes: 0,
+            power_cut_at: None,
+            downtime: TimeDelta::zero(),
+            only_agent_dies: false,
+            logged_before_cut: None,
             dead: false,
             reset: false,
-            told: 0,
-            stays_up: false,
-            owner: None,
-            hindrance: None,
-            needs_server: false,
-            cut_off_on_trial: false,
-            hidden: false,
+            reboot_requests: 0,
+            ignores_reboot: false,
+            owner_objection: None,
+            reboot_obstacle: None,
+            requires_server: false,
+            offline_on_trial: false,
+            hides_slots: false,
             blind_after_arming: Vec::new(),
             blind: Vec::new(),
-            hooks_take: None,
-            hooks_end: 0,
-            hooks_remove: None,
-            parts: 1,
-            later: None,
-            broken: None,
-            kept: Vec::new(),
-            asked_with: Vec::new(),
+            hook_duration: None,
+            hook_status: 0,
+            hook_removes: None,
+            remaining_parts: 1,
+            deferral: None,
+            download_error: None,
+            retained: Vec::new(),
+            requested_signatures: Vec::new(),
             downloads: 0,
             log: Vec::new(),
         };
@@ -166,43 +168,43 @@ impl Machine {
         }
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, SlotMachineState> {
         self.state.lock().unwrap()
     }
 
-    /// Goes no further if the power fails here.
-    async fn pass(&self) {
-        if self.state().step() {
+    /// Counts a write and never returns if the power fails there.
+    async fn pass_write(&self) {
+        if self.state().record_write() {
             self.died.notify_one();
             std::future::pending::<()>().await;
         }
     }
 
-    async fn change(&self, what: &str, change: impl FnOnce(&mut State)) {
-        self.pass().await;
+    async fn change_slot(&self, what: &str, change: impl FnOnce(&mut SlotMachineState)) {
+        self.pass_write().await;
         {
             let mut state = self.state();
             state.log.push(what.to_owned());
             change(&mut state);
         }
-        self.pass().await;
+        self.pass_write().await;
     }
 }
 
 #[async_trait::async_trait]
-impl BootControl for Machine {
+impl BootControl for SlotMachine {
     fn name(&self) -> &'static str {
-        "a loader that counts"
+        "a counting boot loader"
     }
 
-    async fn look(&self) -> Result<Seen, Failure> {
+    async fn observe(&self) -> Result<BootObservation, Failure> {
         let mut state = self.state();
         if !state.blind.is_empty() && state.blind.remove(0) {
             let reason = "the boot entries cannot be read";
             return Err(Failure::new(FailureKind::Apply, reason));
         }
-        let image_id = state.contents[index(state.running)].clone();
-        Ok(Seen {
+        let image_id = state.contents[slot_index(state.running)].clone();
+        Ok(BootObservation {
             booted: Some(state.running),
             boot_id: format!("boot-{}", state.boots),
             image: image_id.map(|image_id| ("demo".to_owned(), image_id)),
@@ -216,127 +218,137 @@ impl BootControl for Machine {
         Vec::new()
     }
 
-    async fn room(&self, _slot: Slot) -> Result<u64, Failure> {
+    async fn max_image_bytes(&self, _slot: Slot) -> Result<u64, Failure> {
         Ok(1 << 20)
     }
 
     async fn withdraw(&self, slot: Slot) -> Result<(), Failure> {
-        let change = |state: &mut State| *state.entry(slot) = Entry::Absent;
-        self.change("withdraw", change).await;
+        let change = |state: &mut SlotMachineState| *state.boot_entry(slot) = BootEntry::Absent;
+        self.change_slot("withdraw", change).await;
         Ok(())
     }
 
     async fn write(
         &self,
         slot: Slot,
-        from: &Spooled,
+        from: &SpooledImage,
         _stop: &CancellationToken,
-    ) -> Result<Raw, Failure> {
+    ) -> Result<RawImage, Failure> {
         let version = from.path.display().to_string();
-        let tear = |state: &mut State| {
-            assert_ne!(state.running, slot, "what runs is written");
-            assert_eq!(*state.entry(slot), Entry::Absent, "something starts it");
-            state.contents[index(slot)] = None;
+        let tear = |state: &mut SlotMachineState| {
+            assert_ne!(state.running, slot, "the running slot is overwritten");
+            assert_eq!(
+                *state.boot_entry(slot),
+                BootEntry::Absent,
+                "a boot entry exists"
+            );
+            state.contents[slot_index(slot)] = None;
         };
-        self.change("begin to write", tear).await;
-        let raw = Raw {
-            sha256: Sha256::of(version.as_bytes()),
+        self.change_slot("begin to write", tear).await;
+        let raw = RawImage {
+            sha256: Sha256::hash(version.as_bytes()),
             bytes: from.bytes,
         };
-        let fill = |state: &mut State| state.contents[index(slot)] = Some(version);
-        self.change("write", fill).await;
+        let fill = |state: &mut SlotMachineState| state.contents[slot_index(slot)] = Some(version);
+        self.change_slot("write", fill).await;
         Ok(raw)
     }
 
-    async fn reread(&self, slot: Slot, raw: &Raw) -> Result<(), Failure> {
-        let content = self.state().contents[index(slot)].clone();
-        let is_same = content.is_some_and(|version| Sha256::of(version.as_bytes()) == raw.sha256);
-        let failure = || Failure::new(FailureKind::Verify, "something else is there");
+    async fn verify_slot(&self, slot: Slot, raw: &RawImage) -> Result<(), Failure> {
+        let content = self.state().contents[slot_index(slot)].clone();
+        let is_same = content.is_some_and(|version| Sha256::hash(version.as_bytes()) == raw.sha256);
+        let failure = || Failure::new(FailureKind::Verify, "the slot has another content");
         if is_same { Ok(()) } else { Err(failure()) }
     }
 
-    async fn kernel(&self, slot: Slot, _what: &What) -> Result<(), Failure> {
-        let check = |state: &mut State| {
-            assert!(state.contents[index(slot)].is_some(), "it is torn");
+    async fn install_kernel(&self, slot: Slot, _what: &SlotImage) -> Result<(), Failure> {
+        let check = |state: &mut SlotMachineState| {
+            assert!(
+                state.contents[slot_index(slot)].is_some(),
+                "the slot is incomplete"
+            );
         };
-        self.change("kernel", check).await;
+        self.change_slot("kernel", check).await;
         Ok(())
     }
 
-    async fn arm(&self, slot: Slot, _what: &What, sequence: u32) -> Result<(), Failure> {
-        let arm = |state: &mut State| {
-            *state.entry(slot) = Entry::Counted { left: 3, done: 0 };
-            assert!(!state.orders.contains(&sequence), "a number is used twice");
-            state.orders[index(slot)] = sequence;
+    async fn arm(&self, slot: Slot, _what: &SlotImage, sequence: u32) -> Result<(), Failure> {
+        let arm = |state: &mut SlotMachineState| {
+            *state.boot_entry(slot) = BootEntry::Counted { left: 3, done: 0 };
+            assert!(
+                !state.sequences.contains(&sequence),
+                "a sequence number is used twice"
+            );
+            state.sequences[slot_index(slot)] = sequence;
             state.blind = std::mem::take(&mut state.blind_after_arming);
         };
-        self.change("arm", arm).await;
+        self.change_slot("arm", arm).await;
         Ok(())
     }
 
     async fn bless(&self, slot: Slot) -> Result<(), Failure> {
-        let bless = |state: &mut State| *state.entry(slot) = Entry::Plain;
-        self.change("bless", bless).await;
+        let bless = |state: &mut SlotMachineState| *state.boot_entry(slot) = BootEntry::Plain;
+        self.change_slot("bless", bless).await;
         Ok(())
     }
 }
 
 #[async_trait::async_trait]
-impl Files for Machine {
-    async fn size(&self, _wish: &ImageWish) -> Result<Option<u64>, Failure> {
+impl ImageFiles for SlotMachine {
+    async fn size(&self, _spec: &ImageSpec) -> Result<Option<u64>, Failure> {
         Ok(Some(30))
     }
 
-    async fn fetch(&self, wish: &ImageWish, _slice: Duration) -> Result<Got, Failure> {
-        self.pass().await;
+    async fn fetch(&self, spec: &ImageSpec, _slice: Duration) -> Result<SpoolProgress, Failure> {
+        self.pass_write().await;
         let mut state = self.state();
-        state.asked_with.clone_from(&wish.signatures);
-        if let Some(why) = &state.later {
-            return Ok(Got::Later(why.clone()));
+        state.requested_signatures.clone_from(&spec.signatures);
+        if let Some(why) = &state.deferral {
+            return Ok(SpoolProgress::Deferred(why.clone()));
         }
-        if let Some(why) = &state.broken {
+        if let Some(why) = &state.download_error {
             return Err(Failure::new(FailureKind::Download, why.as_str()));
         }
         state.downloads += 1;
-        if state.parts > 0 {
-            state.parts -= 1;
-            return Ok(Got::Part { bytes: 1 });
+        if state.remaining_parts > 0 {
+            state.remaining_parts -= 1;
+            return Ok(SpoolProgress::Partial { bytes: 1 });
         }
-        Ok(Got::All(Spooled {
-            path: PathBuf::from(&wish.image_id),
-            sha256: wish.sha256,
+        Ok(SpoolProgress::Complete(SpooledImage {
+            path: PathBuf::from(&spec.image_id),
+            sha256: spec.sha256,
             bytes: 30,
-            form: Form::Raw,
+            format: ImageFormat::Raw,
         }))
     }
 
-    fn discard_but(&self, keep: Option<&Sha256>) -> Result<(), Failure> {
-        self.state().kept.push(keep.copied());
+    fn discard_except(&self, keep: Option<&Sha256>) -> Result<(), Failure> {
+        self.state().retained.push(keep.copied());
         Ok(())
     }
 }
 
 #[async_trait::async_trait]
-impl Runner for Machine {
+impl Runner for SlotMachine {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
-        self.pass().await;
+        self.pass_write().await;
         let mut status = 0;
         let stdout = match command.program.as_str() {
             "systemctl" if self.state().healthy => "active\n",
             "systemctl" => "failed\n",
-            "journalctl" => "the last words\n",
+            "journalctl" => "the last log lines\n",
             hook if hook.starts_with("/etc/evenkeel/hooks/") => {
                 let mut state = self.state();
-                if let Some((clock, time)) = &state.hooks_take {
+                if let Some((clock, time)) = &state.hook_duration {
                     clock.advance(*time);
                 }
-                if let Some(file) = state.hooks_remove.take() {
+                if let Some(file) = state.hook_removes.take() {
                     fs::remove_file(file).unwrap();
                 }
-                status = state.hooks_end;
+                status = state.hook_status;
                 ""
             }
-            other => panic!("nobody knows {other}"),
+            other => panic!("unknown program {other}"),
         };
         Ok(Output {
             status: Some(status),
@@ -347,22 +359,22 @@ impl Runner for Machine {
 }
 
 #[async_trait::async_trait]
-impl Reboot for Machine {
-    fn hindrance(&self) -> Option<String> {
-        self.state().hindrance.clone()
+impl RebootControl for SlotMachine {
+    fn obstacle(&self) -> Option<String> {
+        self.state().reboot_obstacle.clone()
     }
 
-    async fn begin(&self) -> Result<(), Failure> {
+    async fn request_reboot(&self) -> Result<(), Failure> {
         let mut state = self.state();
-        state.told += 1;
-        state.reset = !state.stays_up;
+        state.reboot_requests += 1;
+        state.reset = !state.ignores_reboot;
         Ok(())
     }
 }
 
 #[async_trait::async_trait]
-impl Reset for Machine {
-    async fn now(&self) {
+impl Reset for SlotMachine {
+    async fn reset_machine(&self) {
         self.state().reset = true;
     }
 }

@@ -1,4 +1,4 @@
-//! apt and dpkg of a world in which every package stands alone.
+//! Fake apt and dpkg for packages without dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,51 +17,51 @@ use tokio::sync::Notify;
 const ARCHIVES: &str = "var/lib/evenkeel-agent/archives";
 
 #[derive(Debug, Default)]
-pub struct Packages {
+pub struct FakePackages {
     /// Name to version and state.
     pub installed: BTreeMap<String, (String, String)>,
     pub automatic: BTreeSet<String>,
     /// Name to the version that the sources offer.
     pub offered: BTreeMap<String, String>,
-    /// Their postinst fails.
+    /// Packages whose postinst fails.
     pub broken: BTreeSet<String>,
-    /// apt would remove these to do what is asked.
-    pub in_the_way: Vec<String>,
-    /// What `apt-get update` says when it fails.
+    /// Packages that apt would remove for the requested change.
+    pub removals: Vec<String>,
+    /// Error text of `apt-get update`; empty if it succeeds.
     pub refresh_error: String,
-    /// A person marked them to stay.
+    /// Packages on hold.
     pub held: BTreeSet<String>,
-    /// apt cannot update them without more than an update.
-    pub kept_back: BTreeSet<String>,
-    /// `dpkg-query` says this when it cannot read the list of packages.
+    /// Packages that apt keeps back because of their dependencies.
+    pub blocked: BTreeSet<String>,
+    /// Error text of `dpkg-query` if it cannot read the list of packages; empty if it succeeds.
     pub list_error: String,
-    /// `apt-mark auto` says this when it fails.
+    /// Error text of `apt-mark auto`; empty if it succeeds.
     pub mark_error: String,
-    /// The next installation is not done at its deadline, and goes on beside the agent: it unpacks the first package,
-    /// says so, and waits until somebody holds dpkg's lock and says that in the file `held`.
-    pub slow: bool,
-    /// What `dpkg --audit` finds beside the states of the packages.
+    /// The next installation exceeds its timeout and continues in the background: it unpacks the first package, notifies
+    /// `hanging`, and waits until a test holds dpkg's lock and creates the file `held`.
+    pub exceeds_timeout: bool,
+    /// Output of `dpkg --audit` in addition to the packages that are not installed.
     pub audit: String,
-    /// An installation makes dpkg's audit find this.
-    pub mess: String,
-    /// An installation asks for a reboot.
-    pub asks_for_reboot: bool,
-    /// An installation takes so long by this clock.
-    pub takes: Option<(TestClock, TimeDelta)>,
-    /// The next installation stops after the first package was unpacked, and stays there.
+    /// Audit finding that an installation causes.
+    pub audit_after_install: String,
+    /// An installation requires a reboot.
+    pub requires_reboot: bool,
+    /// An installation takes this long, on this clock.
+    pub install_duration: Option<(TestClock, TimeDelta)>,
+    /// The next installation hangs after the first package was unpacked.
     pub hang: bool,
 }
 
-/// The tools of a system. Every change is noted.
+/// The tools of a system. Every change is logged.
 pub struct FakeSystem {
     root: PathBuf,
-    pub packages: Mutex<Packages>,
-    /// Told when an installation hangs.
+    pub packages: Mutex<FakePackages>,
+    /// Notified when an installation hangs.
     pub hanging: Notify,
     log: Mutex<Vec<String>>,
 }
 
-fn said(stdout: impl Into<String>) -> Output {
+fn success_output(stdout: impl Into<String>) -> Output {
     Output {
         status: Some(0),
         stdout: stdout.into(),
@@ -69,7 +69,7 @@ fn said(stdout: impl Into<String>) -> Output {
     }
 }
 
-fn failed(text: &str) -> Output {
+fn error_output(text: &str) -> Output {
     Output {
         status: Some(100),
         stdout: text.into(),
@@ -82,35 +82,35 @@ fn content(name: &str, version: &str) -> String {
 }
 
 /// The package and version of `/folder/NAME_VERSION_all.deb`.
-fn of_path(path: &str) -> (String, String) {
+fn parse_path(path: &str) -> (String, String) {
     let file = path.rsplit('/').next().unwrap();
     let mut parts = file.split('_').map(str::to_owned);
     (parts.next().unwrap(), parts.next().unwrap())
 }
 
-fn of_order(order: &str) -> (String, String) {
+fn parse_order(order: &str) -> (String, String) {
     let (name, version) = order.split_once('=').unwrap();
     (name.to_owned(), version.to_owned())
 }
 
-/// What `apt-cache show` says of versions.
-fn records(orders: &[&str]) -> Output {
+/// Output of `apt-cache show` for some versions.
+fn show_records(orders: &[&str]) -> Output {
     let mut text = String::new();
     for order in orders {
-        let (name, version) = of_order(order);
+        let (name, version) = parse_order(order);
         writeln!(
             text,
             "Package: {name}\nArchitecture: all\nVersion: {version}\nInstalled-Size: 5\n"
         )
         .unwrap();
     }
-    said(text)
+    success_output(text)
 }
 
-fn uris(orders: &[&str]) -> Output {
+fn print_uris(orders: &[&str]) -> Output {
     let mut text = String::new();
     for order in orders {
-        let (name, version) = of_order(order);
+        let (name, version) = parse_order(order);
         let content = content(&name, &version);
         let digest = hex(&Sha256::digest(&content));
         let file = format!("{name}_{version}_all.deb");
@@ -121,7 +121,7 @@ fn uris(orders: &[&str]) -> Output {
         )
         .unwrap();
     }
-    said(text)
+    success_output(text)
 }
 
 impl FakeSystem {
@@ -129,22 +129,22 @@ impl FakeSystem {
         fs::create_dir_all(root.join("var/lib/dpkg")).unwrap();
         Self {
             root,
-            packages: Mutex::new(Packages::default()),
+            packages: Mutex::new(FakePackages::default()),
             hanging: Notify::new(),
             log: Mutex::new(Vec::new()),
         }
     }
 
-    pub fn note(&self, what: &str) {
+    pub fn log_action(&self, what: &str) {
         self.log.lock().unwrap().push(what.to_owned());
     }
 
-    /// What was done so far; forgets it.
+    /// Returns and clears the log.
     pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.log.lock().unwrap())
     }
 
-    /// `name version state`, one package a line.
+    /// `name version state`, one package per line.
     pub fn listing(&self) -> String {
         let packages = self.packages.lock().unwrap();
         let lines = packages.installed.iter();
@@ -152,20 +152,20 @@ impl FakeSystem {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    fn simulate(&self, wanted: &[(String, String)]) -> Output {
+    fn simulate(&self, requested: &[(String, String)]) -> Output {
         let packages = self.packages.lock().unwrap();
         let mut text = String::from("Reading package lists...\n");
-        let stays =
-            |name: &String| packages.held.contains(name) || packages.kept_back.contains(name);
-        let (kept, wanted): (Vec<_>, Vec<_>) = wanted.iter().partition(|(name, _)| stays(name));
-        if !kept.is_empty() {
+        let stays = |name: &String| packages.held.contains(name) || packages.blocked.contains(name);
+        let (held_back, updates): (Vec<_>, Vec<_>) =
+            requested.iter().partition(|(name, _)| stays(name));
+        if !held_back.is_empty() {
             text.push_str("The following packages have been kept back:\n");
         }
-        for (name, version) in kept {
+        for (name, version) in held_back {
             let before = &packages.installed[name].0;
             writeln!(text, "   {name} ({before} => {version})").unwrap();
         }
-        for (name, version) in wanted {
+        for (name, version) in updates {
             let before = packages.installed.get(name).map(|(version, _)| version);
             match before {
                 Some(before) if before == version => {}
@@ -175,13 +175,13 @@ impl FakeSystem {
                 None => writeln!(text, "Inst {name} ({version} stable [all])").unwrap(),
             }
         }
-        for name in &packages.in_the_way {
+        for name in &packages.removals {
             writeln!(text, "Remv {name} [1]").unwrap();
         }
-        said(text)
+        success_output(text)
     }
 
-    fn latest(&self) -> Vec<(String, String)> {
+    fn latest_versions(&self) -> Vec<(String, String)> {
         let packages = self.packages.lock().unwrap();
         let offered = packages.offered.iter();
         offered
@@ -192,7 +192,7 @@ impl FakeSystem {
 
     fn resolve(&self, name: &str) -> (String, String) {
         if name.contains('=') {
-            return of_order(name);
+            return parse_order(name);
         }
         let packages = self.packages.lock().unwrap();
         let version = packages.offered.get(name).cloned();
@@ -200,24 +200,24 @@ impl FakeSystem {
     }
 
     fn download(&self, orders: &[String]) -> Output {
-        self.note(&format!("download {}", orders.join(" ")));
+        self.log_action(&format!("download {}", orders.join(" ")));
         for order in orders {
-            let (name, version) = of_order(order);
+            let (name, version) = parse_order(order);
             let file = self
                 .root
                 .join(ARCHIVES)
                 .join(format!("{name}_{version}_all.deb"));
             fs::write(file, content(&name, &version)).unwrap();
         }
-        said("")
+        success_output("")
     }
 
-    /// apt's helper: for each file its URI, its path, its hash and its size.
+    /// The apt helper, with the URI, path, hash and size of each file as arguments.
     fn download_files(&self, arguments: &[&str]) -> Output {
-        let mut halves = arguments.split(|word| *word == "download-file");
+        let mut halves = arguments.split(|argument| *argument == "download-file");
         let files = halves.nth(1).unwrap().chunks(4);
         let orders = files.map(|file| {
-            let (name, version) = of_path(file[1]);
+            let (name, version) = parse_path(file[1]);
             format!("{name}={version}")
         });
         self.download(&orders.collect::<Vec<_>>())
@@ -226,9 +226,9 @@ impl FakeSystem {
     fn unpack(&self, path: &str) -> String {
         assert!(
             self.root.join(path.trim_start_matches('/')).is_file(),
-            "{path} is not there"
+            "{path} does not exist"
         );
-        let (name, version) = of_path(path);
+        let (name, version) = parse_path(path);
         let mut packages = self.packages.lock().unwrap();
         packages.automatic.remove(&name);
         let unpacked = (version, "unpacked".to_owned());
@@ -236,10 +236,10 @@ impl FakeSystem {
         name
     }
 
-    /// Configures whatever is not; the names of those that fail.
+    /// Configures every package that is not installed yet. Fails with the text of dpkg if a postinst fails.
     fn configure(&self) -> Output {
         let mut packages = self.packages.lock().unwrap();
-        let Packages {
+        let FakePackages {
             installed, broken, ..
         } = &mut *packages;
         let mut text = String::new();
@@ -256,15 +256,15 @@ impl FakeSystem {
             }
         }
         if text.is_empty() {
-            said("")
+            success_output("")
         } else {
-            failed(&text)
+            error_output(&text)
         }
     }
 
     async fn install(&self, paths: &[&str]) -> Result<Output, RunError> {
-        self.note("install");
-        if std::mem::take(&mut self.packages.lock().unwrap().slow) {
+        self.log_action("install");
+        if std::mem::take(&mut self.packages.lock().unwrap().exceeds_timeout) {
             self.unpack(paths[0]);
             self.hanging.notify_one();
             while !self.root.join("held").exists() {
@@ -273,7 +273,7 @@ impl FakeSystem {
             return Err(RunError::Deadline {
                 program: "apt-get".into(),
                 after: Duration::from_mins(1),
-                said: String::new(),
+                output: String::new(),
             });
         }
         let hang = std::mem::take(&mut self.packages.lock().unwrap().hang);
@@ -284,22 +284,22 @@ impl FakeSystem {
                 std::future::pending::<()>().await;
             }
         }
-        self.leave_traces(paths);
+        self.apply_side_effects(paths);
         Ok(self.configure())
     }
 
-    /// What an installation does beside unpacking and configuring.
-    fn leave_traces(&self, paths: &[&str]) {
+    /// Applies the effects of an installation other than unpacking and configuring.
+    fn apply_side_effects(&self, paths: &[&str]) {
         let mut packages = self.packages.lock().unwrap();
-        if let Some((clock, time)) = &packages.takes {
+        if let Some((clock, time)) = &packages.install_duration {
             clock.advance(*time);
         }
-        packages.audit = format!("{}{}", packages.audit, packages.mess);
-        if packages.asks_for_reboot {
+        packages.audit = format!("{}{}", packages.audit, packages.audit_after_install);
+        if packages.requires_reboot {
             let run = self.root.join("run");
             fs::create_dir_all(&run).unwrap();
             fs::write(run.join("reboot-required"), "").unwrap();
-            let names: Vec<_> = paths.iter().map(|path| of_path(path).0 + "\n").collect();
+            let names: Vec<_> = paths.iter().map(|path| parse_path(path).0 + "\n").collect();
             fs::write(run.join("reboot-required.pkgs"), names.concat()).unwrap();
         }
     }
@@ -307,7 +307,7 @@ impl FakeSystem {
     fn list(&self) -> Output {
         let packages = self.packages.lock().unwrap();
         if !packages.list_error.is_empty() {
-            return failed(&packages.list_error);
+            return error_output(&packages.list_error);
         }
         let mut text = String::new();
         for (name, (version, state)) in &packages.installed {
@@ -318,7 +318,7 @@ impl FakeSystem {
             };
             writeln!(text, "{name}\tall\t{version}\t{want}\t{state}\tok\t4").unwrap();
         }
-        said(text)
+        success_output(text)
     }
 
     fn audit(&self) -> Output {
@@ -332,8 +332,8 @@ impl FakeSystem {
         if !names.is_empty() {
             writeln!(text, "These packages are in a mess:\n{}", names.concat()).unwrap();
         }
-        // The status says nothing, as with the real one.
-        said(text)
+        // As the real one, the audit exits with 0 even if it has findings.
+        success_output(text)
     }
 
     async fn apt_get(&self, arguments: &[&str], operands: &[&str]) -> Result<Output, RunError> {
@@ -341,64 +341,64 @@ impl FakeSystem {
         if paths && !arguments.contains(&"--simulate") {
             let sure = ["install", "--no-remove"];
             assert!(
-                sure.iter().all(|word| arguments.contains(word)),
+                sure.iter().all(|argument| arguments.contains(argument)),
                 "{arguments:?}"
             );
             return self.install(operands).await;
         }
-        Ok(self.apt_get_looks(arguments, operands, paths))
+        Ok(self.apt_get_query(arguments, operands, paths))
     }
 
-    /// apt as it changes no package.
-    fn apt_get_looks(&self, arguments: &[&str], operands: &[&str], paths: bool) -> Output {
-        let has = |word: &str| arguments.contains(&word);
+    /// The calls of `apt-get` that change no package.
+    fn apt_get_query(&self, arguments: &[&str], operands: &[&str], paths: bool) -> Output {
+        let has = |argument: &str| arguments.contains(&argument);
         if has("update") {
-            self.note("refresh");
+            self.log_action("refresh");
             let error = self.packages.lock().unwrap().refresh_error.clone();
             return if error.is_empty() {
-                said("")
+                success_output("")
             } else {
-                failed(&error)
+                error_output(&error)
             };
         }
         if has("--print-uris") {
-            return uris(operands);
+            return print_uris(operands);
         }
         if has("indextargets") {
-            return said("http://x/\tstable\tstable\tstable\t$(LABEL)\t$(VERSION)\n");
+            return success_output("http://x/\tstable\tstable\tstable\t$(LABEL)\t$(VERSION)\n");
         }
         if has("--simulate") && (has("upgrade") || has("dist-upgrade")) {
-            return self.simulate(&self.latest());
+            return self.simulate(&self.latest_versions());
         }
         assert!(has("--simulate"), "{arguments:?}");
-        let wanted = operands.iter().map(|operand| {
+        let requested = operands.iter().map(|operand| {
             if paths {
-                of_path(operand)
+                parse_path(operand)
             } else {
                 self.resolve(operand)
             }
         });
-        self.simulate(&wanted.collect::<Vec<_>>())
+        self.simulate(&requested.collect::<Vec<_>>())
     }
 
     fn dpkg(&self, arguments: &[&str], operands: &[&str]) -> Output {
-        let has = |word: &str| arguments.contains(&word);
+        let has = |argument: &str| arguments.contains(&argument);
         if has("--print-architecture") {
-            return said("amd64\n");
+            return success_output("amd64\n");
         }
         if has("--audit") {
             return self.audit();
         }
         if has("--install") {
-            self.note("dpkg --install");
+            self.log_action("dpkg --install");
             for path in operands {
                 self.unpack(path);
             }
-            self.leave_traces(operands);
+            self.apply_side_effects(operands);
             return self.configure();
         }
         assert!(has("--configure"), "{arguments:?}");
-        self.note("dpkg --configure");
+        self.log_action("dpkg --configure");
         self.configure()
     }
 
@@ -410,17 +410,17 @@ impl FakeSystem {
                 .iter()
                 .map(|name| format!("{name}\n"))
                 .collect();
-            return said(names.concat());
+            return success_output(names.concat());
         }
         if !packages.mark_error.is_empty() {
-            return failed(&packages.mark_error);
+            return error_output(&packages.mark_error);
         }
         packages
             .automatic
             .extend(operands.iter().map(|&name| name.to_owned()));
         drop(packages);
-        self.note("mark");
-        said("")
+        self.log_action("mark");
+        success_output("")
     }
 }
 
@@ -428,18 +428,24 @@ impl FakeSystem {
 impl Runner for FakeSystem {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
         let arguments: Vec<_> = command.arguments.iter().map(String::as_str).collect();
-        let mut halves = arguments.split(|word| *word == "--");
+        let mut halves = arguments.split(|argument| *argument == "--");
         let options = halves.next().unwrap_or_default();
         let operands = halves.next().unwrap_or_default();
         Ok(match command.program.as_str() {
             "apt-get" => self.apt_get(options, operands).await?,
-            "apt-cache" => records(operands),
+            "apt-cache" => show_records(operands),
             "/usr/lib/apt/apt-helper" => self.download_files(options),
-            "dpkg-query" if arguments.iter().any(|word| word.contains("Conffiles")) => said(""),
+            "dpkg-query"
+                if arguments
+                    .iter()
+                    .any(|argument| argument.contains("Conffiles")) =>
+            {
+                success_output("")
+            }
             "dpkg-query" => self.list(),
             "dpkg" => self.dpkg(options, operands),
             "apt-mark" => self.mark(options, operands),
-            other => panic!("nobody knows {other}"),
+            other => panic!("unknown program {other}"),
         })
     }
 }

@@ -1,184 +1,219 @@
-//! Windows that the ancestor's agents are told: every answer counts, not only the first.
+//! Windows that EIM's agents receive: every answer is checked, not only the first.
 
-use evenkeel_simulator::eim::cron::Repeats;
-use evenkeel_simulator::truth::{Delivered, EimTruth, Opening};
+use evenkeel_simulator::eim::cron::RepeatedWindows;
+use evenkeel_simulator::ground_truth::{DeliveredSchedule, EimGroundTruth, EimSchedule};
 
-use super::eim::{record, truth};
+use super::eim::{ground_truth, record};
 use super::*;
-use crate::history::book::{Paused, Repeated};
+use crate::history::operator_log::{PauseRecord, ScheduleRecord};
 
-fn broken(truth: &EimTruth, book: &Book) -> Vec<Rule> {
-    eim_broken(&member(), truth, &[record()], book)
+fn broken_rules(ground_truth: &EimGroundTruth, log: &OperatorLog) -> Vec<Rule> {
+    broken_eim_rules(&member(), ground_truth, &[record()], log)
 }
 
-/// The window of the truth, still told in an answer that was asked for at 120.
-fn still_told() -> EimTruth {
-    let mut truth = truth();
-    truth.delivered[0].answers.push((at(120), at(121)));
-    truth
+/// The usual window, delivered once more in an answer to a request at 120.
+fn still_delivered() -> EimGroundTruth {
+    let mut ground_truth = ground_truth();
+    ground_truth.delivered[0].answers.push((at(120), at(121)));
+    ground_truth
 }
 
 #[test]
-fn a_window_that_is_still_told_in_a_pause_is_found() {
-    let mut paused = book();
-    let held = Held::since(step(110, 111));
-    paused.pauses.push(Paused {
+fn a_window_that_is_still_delivered_in_a_pause_is_found() {
+    let mut paused = usual_log();
+    let validity = Validity::since(action(110, 111));
+    paused.pauses.push(PauseRecord {
         scope: "project".into(),
-        held,
+        validity,
     });
     assert_eq!(
-        broken(&truth(), &paused),
+        broken_rules(&ground_truth(), &paused),
         [],
-        "it was told before the pause"
+        "it was delivered before the pause"
     );
-    assert_eq!(broken(&still_told(), &paused), [Rule::NoBeginWithoutLeave]);
-    paused.pauses[0].held.made.done = Some(at(121));
-    assert_eq!(broken(&still_told(), &paused), [], "it may have come first");
-    paused.pauses[0].held = Held {
-        made: step(110, 111),
-        gone: Some(step(115, 116)),
+    assert_eq!(
+        broken_rules(&still_delivered(), &paused),
+        [Rule::NoStartWithoutPermit]
+    );
+    paused.pauses[0].validity.created.done_at = Some(at(121));
+    assert_eq!(
+        broken_rules(&still_delivered(), &paused),
+        [],
+        "it may have come first"
+    );
+    paused.pauses[0].validity = Validity {
+        created: action(110, 111),
+        removed: Some(action(115, 116)),
     };
-    assert_eq!(broken(&still_told(), &paused), [], "it was over");
+    assert_eq!(
+        broken_rules(&still_delivered(), &paused),
+        [],
+        "the pause had ended"
+    );
 }
 
 #[test]
-fn a_window_that_is_told_while_all_that_may_be_wished_for_is_paused_is_found() {
-    let held = || Held::since(step(110, 111));
-    let mut paused = book();
-    paused.pauses.push(Paused {
+fn a_window_that_is_delivered_while_every_possible_policy_is_paused_is_found() {
+    let validity = || Validity::since(action(110, 111));
+    let mut paused = usual_log();
+    paused.pauses.push(PauseRecord {
         scope: POLICY.into(),
-        held: held(),
+        validity: validity(),
     });
-    assert_eq!(broken(&truth(), &paused), []);
-    assert_eq!(broken(&still_told(), &paused), [Rule::NoBeginWithoutLeave]);
+    assert_eq!(broken_rules(&ground_truth(), &paused), []);
+    assert_eq!(
+        broken_rules(&still_delivered(), &paused),
+        [Rule::NoStartWithoutPermit]
+    );
     let other = "osupdatepolicy-00000002";
-    paused.wishes.push(Wished {
+    paused.assignments.push(AssignmentRecord {
         scope: "project".into(),
         policy: other.into(),
-        held: Held::since(step(6, 7)),
+        validity: Validity::since(action(6, 7)),
     });
     assert_eq!(
-        broken(&still_told(), &paused),
+        broken_rules(&still_delivered(), &paused),
         [],
         "the other one may apply"
     );
-    paused.pauses.push(Paused {
+    paused.pauses.push(PauseRecord {
         scope: other.into(),
-        held: held(),
+        validity: validity(),
     });
-    assert_eq!(broken(&still_told(), &paused), [Rule::NoBeginWithoutLeave]);
-}
-
-#[test]
-fn a_window_that_is_still_told_after_it_was_taken_back_is_found() {
-    let mut closed = book();
-    closed.windows[0].held.gone = Some(step(110, 111));
-    assert_eq!(broken(&truth(), &closed), []);
-    assert_eq!(broken(&still_told(), &closed), [Rule::NoBeginWithoutLeave]);
-    let mut unwished = book();
-    unwished.wishes[0].held.gone = Some(step(110, 111));
-    assert_eq!(broken(&truth(), &unwished), []);
     assert_eq!(
-        broken(&still_told(), &unwished),
-        [Rule::NoBeginWithoutLeave]
+        broken_rules(&still_delivered(), &paused),
+        [Rule::NoStartWithoutPermit]
     );
 }
 
 #[test]
-fn a_window_that_is_still_told_after_it_was_cancelled_is_found() {
-    let mut cancelled = book();
+fn a_window_that_is_still_delivered_after_its_removal_is_found() {
+    let mut closed = usual_log();
+    closed.windows[0].validity.removed = Some(action(110, 111));
+    assert_eq!(broken_rules(&ground_truth(), &closed), []);
+    assert_eq!(
+        broken_rules(&still_delivered(), &closed),
+        [Rule::NoStartWithoutPermit]
+    );
+    let mut unwished = usual_log();
+    unwished.assignments[0].validity.removed = Some(action(110, 111));
+    assert_eq!(broken_rules(&ground_truth(), &unwished), []);
+    assert_eq!(
+        broken_rules(&still_delivered(), &unwished),
+        [Rule::NoStartWithoutPermit]
+    );
+}
+
+#[test]
+fn a_window_that_is_still_delivered_after_its_cancellation_is_found() {
+    let mut cancelled = usual_log();
     cancelled
-        .cancelled
-        .push(("inst-00000001".into(), step(110, 111)));
-    assert_eq!(broken(&truth(), &cancelled), []);
+        .cancellations
+        .push(("inst-00000001".into(), action(110, 111)));
+    assert_eq!(broken_rules(&ground_truth(), &cancelled), []);
     assert_eq!(
-        broken(&still_told(), &cancelled),
-        [Rule::NoBeginWithoutLeave]
+        broken_rules(&still_delivered(), &cancelled),
+        [Rule::NoStartWithoutPermit]
     );
-    // Windows that open later count again.
-    cancelled.cancelled[0].1 = step(90, 91);
-    assert_eq!(broken(&still_told(), &cancelled), []);
+    // Windows that open after the cancellation are valid.
+    cancelled.cancellations[0].1 = action(90, 91);
+    assert_eq!(broken_rules(&still_delivered(), &cancelled), []);
 }
 
 #[test]
-fn an_order_that_was_replaced_is_not_told_any_more() {
-    let mut ordered = book();
+fn a_replaced_order_is_not_delivered_any_more() {
+    let mut ordered = usual_log();
     ordered.windows[0].scope = "inst-00000001".into();
     ordered.windows[0].is_order = true;
-    assert_eq!(broken(&still_told(), &ordered), []);
-    ordered.windows[0].held.gone = Some(step(110, 111));
-    assert_eq!(broken(&still_told(), &ordered), [Rule::NoBeginWithoutLeave]);
+    assert_eq!(broken_rules(&still_delivered(), &ordered), []);
+    ordered.windows[0].validity.removed = Some(action(110, 111));
+    assert_eq!(
+        broken_rules(&still_delivered(), &ordered),
+        [Rule::NoStartWithoutPermit]
+    );
 }
 
-/// A node that was told to begin at each second minute of an hour for 80 seconds, and did.
-fn repeating() -> EimTruth {
-    let mut truth = truth();
-    truth.delivered[0].window = Opening::Again(second_minute());
-    truth.updates[0].window = Some((at(120), at(200)));
-    truth.updates[0].began = Some(moment(120));
-    truth
+/// A node that got a schedule for each second minute of an hour, 80 seconds long, and started in it.
+fn repeating() -> EimGroundTruth {
+    let mut ground_truth = ground_truth();
+    ground_truth.delivered[0].schedule = EimSchedule::Repeated(second_minute());
+    ground_truth.updates[0].window = Some((at(120), at(200)));
+    ground_truth.updates[0].began = Some(moment(120));
+    ground_truth
 }
 
-fn second_minute() -> Repeats {
-    Repeats::read(["2", "*", "*", "*", "*"], 80).expect("a cron")
+fn second_minute() -> RepeatedWindows {
+    RepeatedWindows::parse(["2", "*", "*", "*", "*"], 80).expect("a cron")
 }
 
-fn repeated() -> Book {
-    let mut book = book();
-    book.windows.clear();
-    book.repeated.push(Repeated {
+fn repeated() -> OperatorLog {
+    let mut log = usual_log();
+    log.windows.clear();
+    log.repeated_schedules.push(ScheduleRecord {
         scope: "site-00000001".into(),
         schedule: second_minute(),
-        held: Held::since(step(10, 11)),
+        validity: Validity::since(action(10, 11)),
     });
-    book
+    log
 }
 
 #[test]
-fn a_schedule_that_repeats_itself_is_judged_as_a_window_is() {
-    assert_eq!(broken(&repeating(), &repeated()), []);
-    assert_eq!(broken(&repeating(), &book()), [Rule::NoBeginWithoutLeave]);
-    let mut taken_back = repeated();
-    taken_back.repeated[0].held.gone = Some(step(30, 31));
+fn a_repeated_schedule_follows_the_rules_of_a_window() {
+    assert_eq!(broken_rules(&repeating(), &repeated()), []);
     assert_eq!(
-        broken(&repeating(), &taken_back),
-        [Rule::NoBeginWithoutLeave]
+        broken_rules(&repeating(), &usual_log()),
+        [Rule::NoStartWithoutPermit]
+    );
+    let mut taken_back = repeated();
+    taken_back.repeated_schedules[0].validity.removed = Some(action(30, 31));
+    assert_eq!(
+        broken_rules(&repeating(), &taken_back),
+        [Rule::NoStartWithoutPermit]
     );
     let mut elsewhere = repeating();
     elsewhere.updates[0].window = Some((at(180), at(260)));
     elsewhere.updates[0].began = Some(moment(180));
     assert_eq!(
-        broken(&elsewhere, &repeated()),
-        [Rule::NoBeginWithoutLeave],
+        broken_rules(&elsewhere, &repeated()),
+        [Rule::NoStartWithoutPermit],
         "not in its minutes"
     );
 }
 
 #[test]
-fn a_window_of_a_schedule_that_was_cancelled_is_not_told_while_it_is_open() {
+fn a_cancelled_window_of_a_schedule_is_not_delivered_while_it_is_open() {
     let mut cancelled = repeated();
     cancelled
-        .cancelled
-        .push(("inst-00000001".into(), step(130, 131)));
-    let mut still_told = repeating();
-    still_told.delivered[0].answers.push((at(140), at(141)));
-    assert_eq!(broken(&still_told, &cancelled), [Rule::NoBeginWithoutLeave]);
-    still_told.delivered[0].answers[2] = (at(205), at(206));
-    assert_eq!(broken(&still_told, &cancelled), [], "it was over");
+        .cancellations
+        .push(("inst-00000001".into(), action(130, 131)));
+    let mut still_delivered = repeating();
+    still_delivered.delivered[0]
+        .answers
+        .push((at(140), at(141)));
+    assert_eq!(
+        broken_rules(&still_delivered, &cancelled),
+        [Rule::NoStartWithoutPermit]
+    );
+    still_delivered.delivered[0].answers[2] = (at(205), at(206));
+    assert_eq!(
+        broken_rules(&still_delivered, &cancelled),
+        [],
+        "the window had ended"
+    );
 }
 
 #[test]
-fn a_schedule_may_be_told_window_by_window() {
+fn a_schedule_may_be_delivered_window_by_window() {
     let mut one_by_one = repeating();
-    one_by_one.delivered[0] = Delivered {
-        window: Opening::Once((at(120), at(200))),
+    one_by_one.delivered[0] = DeliveredSchedule {
+        schedule: EimSchedule::Single((at(120), at(200))),
         ..one_by_one.delivered[0].clone()
     };
-    assert_eq!(broken(&one_by_one, &repeated()), []);
-    one_by_one.delivered[0].window = Opening::Once((at(60), at(140)));
+    assert_eq!(broken_rules(&one_by_one, &repeated()), []);
+    one_by_one.delivered[0].schedule = EimSchedule::Single((at(60), at(140)));
     one_by_one.updates[0].window = Some((at(60), at(140)));
     assert_eq!(
-        broken(&one_by_one, &repeated()),
-        [Rule::NoBeginWithoutLeave]
+        broken_rules(&one_by_one, &repeated()),
+        [Rule::NoStartWithoutPermit]
     );
 }

@@ -1,39 +1,46 @@
-//! Nodes of the ancestor's agent.
+//! Nodes with EIM's agent.
 
-use evenkeel_simulator::truth::{Delivered, EimTruth, End, Opening, Said, Update};
+use evenkeel_simulator::ground_truth::{
+    DeliveredSchedule, EimGroundTruth, EimSchedule, EimUpdate, StatusReport, UpdateEnd,
+};
 
 use super::*;
-use crate::history::book::Paused;
+use crate::history::operator_log::PauseRecord;
 
-/// A node that was told the window, began in it at 101 and ended well at 110.
-pub(super) fn truth() -> EimTruth {
-    EimTruth {
-        updates: vec![Update {
+/// A node that received the window, started in it at 101 and finished at 110.
+pub(super) fn ground_truth() -> EimGroundTruth {
+    EimGroundTruth {
+        updates: vec![EimUpdate {
             window: Some((at(100), at(200))),
             began: Some(moment(101)),
-            ended: Some((moment(110), End::Updated)),
+            ended: Some((moment(110), UpdateEnd::Updated)),
             image: None,
         }],
-        said: vec![
-            said("up_to_date", None, 20, 100),
-            said("started", Some(0), 102, 109),
-            said("updated", Some(0), 111, 113),
-            said("up_to_date", Some(0), 114, 150),
+        reports: vec![
+            report("up_to_date", None, 20, 100),
+            report("started", Some(0), 102, 109),
+            report("updated", Some(0), 111, 113),
+            report("up_to_date", Some(0), 114, 150),
         ],
-        delivered: vec![Delivered {
-            window: Opening::Once((at(100), at(200))),
+        delivered: vec![DeliveredSchedule {
+            schedule: EimSchedule::Single((at(100), at(200))),
             answers: vec![(at(20), at(21)), (at(50), at(51))],
             is_empty: false,
         }],
-        targets: Vec::new(),
+        images: Vec::new(),
     }
 }
 
-pub(super) fn said(kind: &'static str, update: Option<usize>, from: i64, to: i64) -> Said {
-    Said {
+pub(super) fn report(
+    kind: &'static str,
+    update: Option<usize>,
+    from: i64,
+    to: i64,
+) -> StatusReport {
+    StatusReport {
         kind,
         detail: String::new(),
-        image: String::new(),
+        image_version: String::new(),
         update,
         spurious: false,
         between: (at(from), at(to)),
@@ -49,18 +56,18 @@ pub(super) fn record() -> Run {
     run(1, None, &events)
 }
 
-fn broken(truth: &EimTruth, runs: &[Run], book: &Book) -> Vec<Rule> {
-    eim_broken(&member(), truth, runs, book)
+fn broken_rules(ground_truth: &EimGroundTruth, runs: &[Run], log: &OperatorLog) -> Vec<Rule> {
+    broken_eim_rules(&member(), ground_truth, runs, log)
 }
 
 #[test]
-fn what_was_recorded_as_it_was_shown_is_fine() {
-    assert_eq!(broken(&truth(), &[record()], &book()), []);
+fn a_record_that_matches_the_reports_breaks_no_rule() {
+    assert_eq!(broken_rules(&ground_truth(), &[record()], &usual_log()), []);
     let fast = run(1, None, &[("finished", "succeeded", None, 112)]);
-    let mut unseen = truth();
-    unseen.said.remove(1);
+    let mut unseen = ground_truth();
+    unseen.reports.remove(1);
     assert_eq!(
-        broken(&unseen, &[fast], &book()),
+        broken_rules(&unseen, &[fast], &usual_log()),
         [],
         "its start was missed"
     );
@@ -68,53 +75,65 @@ fn what_was_recorded_as_it_was_shown_is_fine() {
 
 #[test]
 fn an_acknowledged_end_without_a_run_is_lost() {
-    assert_eq!(broken(&truth(), &[], &book()), [Rule::NoReportIsLost]);
+    assert_eq!(
+        broken_rules(&ground_truth(), &[], &usual_log()),
+        [Rule::NoReportIsLost]
+    );
     let open = run(1, None, &[("began", "applying", None, 103)]);
-    assert_eq!(broken(&truth(), &[open], &book()), [Rule::NoReportIsLost]);
+    assert_eq!(
+        broken_rules(&ground_truth(), &[open], &usual_log()),
+        [Rule::NoReportIsLost]
+    );
 }
 
 #[test]
-fn an_end_that_nobody_acknowledged_or_could_tell_apart_is_not_asked_for() {
-    let mut silent = truth();
-    silent.said[2].acknowledged = 0;
-    assert_eq!(broken(&silent, &[], &book()), []);
-    let mut alike = truth();
-    alike.said = vec![
-        said("updated", None, 20, 100),
-        said("updated", Some(0), 111, 113),
+fn an_unacknowledged_or_indistinguishable_end_need_not_be_recorded() {
+    let mut silent = ground_truth();
+    silent.reports[2].acknowledged = 0;
+    assert_eq!(broken_rules(&silent, &[], &usual_log()), []);
+    let mut alike = ground_truth();
+    alike.reports = vec![
+        report("updated", None, 20, 100),
+        report("updated", Some(0), 111, 113),
     ];
-    assert_eq!(broken(&alike, &[], &book()), []);
-    alike.said[1].detail = "other words".into();
-    assert_eq!(broken(&alike, &[], &book()), [Rule::NoReportIsLost]);
+    assert_eq!(broken_rules(&alike, &[], &usual_log()), []);
+    alike.reports[1].detail = "other detail".into();
+    assert_eq!(
+        broken_rules(&alike, &[], &usual_log()),
+        [Rule::NoReportIsLost]
+    );
 }
 
 #[test]
-fn a_failure_without_words_counts_when_it_was_said_often() {
-    let mut failed = truth();
-    failed.updates[0].ended = Some((moment(110), End::Failed));
-    failed.said.truncate(3);
-    failed.said[2].kind = "failed";
-    assert_eq!(broken(&failed, &[], &book()), []);
-    failed.said[2].acknowledged = 30;
-    assert_eq!(broken(&failed, &[], &book()), [Rule::NoReportIsLost]);
+fn a_failure_without_detail_must_be_recorded_after_many_reports() {
+    let mut failed = ground_truth();
+    failed.updates[0].ended = Some((moment(110), UpdateEnd::Failed));
+    failed.reports.truncate(3);
+    failed.reports[2].kind = "failed";
+    assert_eq!(broken_rules(&failed, &[], &usual_log()), []);
+    failed.reports[2].acknowledged = 30;
+    assert_eq!(
+        broken_rules(&failed, &[], &usual_log()),
+        [Rule::NoReportIsLost]
+    );
     let good = run(1, None, &[("failed", "failed", None, 112)]);
-    assert_eq!(broken(&failed, &[good], &book()), []);
+    assert_eq!(broken_rules(&failed, &[good], &usual_log()), []);
 }
 
 #[test]
 fn an_update_that_is_two_runs_is_found() {
     let again = run(2, None, &[("finished", "succeeded", None, 113)]);
     assert_eq!(
-        broken(&truth(), &[record(), again.clone()], &book()),
+        broken_rules(&ground_truth(), &[record(), again.clone()], &usual_log()),
         [Rule::NoRunTwice]
     );
-    let mut misled = truth();
-    let lie = Said {
+    let mut spurious = ground_truth();
+    let lie = StatusReport {
         spurious: true,
-        ..said("failed", Some(0), 105, 106)
+        ..report("failed", Some(0), 105, 106)
     };
-    misled.said.insert(2, lie);
-    misled.said[1].between.1 = at(104);
+    spurious.reports.insert(2, lie);
+    spurious.reports[1].between.1 = at(104);
     let cut = run(
         1,
         None,
@@ -124,55 +143,57 @@ fn an_update_that_is_two_runs_is_found() {
         ],
     );
     assert_eq!(
-        broken(&misled, &[cut, again], &book()),
+        broken_rules(&spurious, &[cut, again], &usual_log()),
         [],
-        "nobody can know better"
+        "the server cannot know better"
     );
 }
 
 #[test]
-fn what_was_only_fetched_is_called_off_when_nobody_wishes_for_it_any_more() {
-    let mut fetched = truth();
-    fetched.said.insert(1, said("downloaded", Some(0), 22, 99));
-    fetched.said[0].between.1 = at(21);
+fn a_downloaded_update_is_called_off_when_it_is_no_longer_desired() {
+    let mut fetched = ground_truth();
+    fetched
+        .reports
+        .insert(1, report("downloaded", Some(0), 22, 99));
+    fetched.reports[0].between.1 = at(21);
     let events = [
         ("downloaded", "staged", None, 30),
         ("cancelled", "cancelled", None, 45),
     ];
     let called_off = run(2, None, &events);
-    let mut unwished = book();
-    unwished.wishes[0].held.gone = Some(step(40, 41));
-    let mut again = unwished.wishes[0].clone();
-    again.held = Held::since(step(48, 49));
-    unwished.wishes.push(again);
+    let mut unwished = usual_log();
+    unwished.assignments[0].validity.removed = Some(action(40, 41));
+    let mut again = unwished.assignments[0].clone();
+    again.validity = Validity::since(action(48, 49));
+    unwished.assignments.push(again);
     fetched.delivered[0].answers.remove(1);
     let runs = [called_off, record()];
-    assert_eq!(broken(&fetched, &runs, &unwished), []);
-    let found = broken(&fetched, &runs, &book());
-    assert_eq!(found, [Rule::NothingIsInvented, Rule::NoRunTwice]);
+    assert_eq!(broken_rules(&fetched, &runs, &unwished), []);
+    let broken = broken_rules(&fetched, &runs, &usual_log());
+    assert_eq!(broken, [Rule::NothingIsInvented, Rule::NoRunTwice]);
 }
 
 #[test]
 fn one_run_for_two_updates_is_found() {
-    let mut twice = truth();
-    twice.updates.push(Update {
+    let mut twice = ground_truth();
+    twice.updates.push(EimUpdate {
         began: Some(moment(120)),
-        ended: Some((moment(130), End::Updated)),
+        ended: Some((moment(130), UpdateEnd::Updated)),
         ..twice.updates[0].clone()
     });
-    twice.said[3].between.1 = at(119);
-    twice.said.push(said("started", Some(1), 121, 129));
-    twice.said.push(said("updated", Some(1), 131, 132));
+    twice.reports[3].between.1 = at(119);
+    twice.reports.push(report("started", Some(1), 121, 129));
+    twice.reports.push(report("updated", Some(1), 131, 132));
     let mut events = record();
     events
         .events
         .extend(run(1, None, &[("finished", "succeeded", None, 131)]).events);
-    let found = broken(&twice, &[events], &book());
-    assert_eq!(found, [Rule::NoRunTwice, Rule::NoReportIsLost]);
+    let broken = broken_rules(&twice, &[events], &usual_log());
+    assert_eq!(broken, [Rule::NoRunTwice, Rule::NoReportIsLost]);
 }
 
 #[test]
-fn what_no_sample_says_is_found() {
+fn an_event_that_no_report_explains_is_found() {
     let before = run(
         1,
         None,
@@ -182,71 +203,74 @@ fn what_no_sample_says_is_found() {
         ],
     );
     assert_eq!(
-        broken(&truth(), &[before], &book()),
+        broken_rules(&ground_truth(), &[before], &usual_log()),
         [Rule::NothingIsInvented]
     );
     let other = run(1, None, &[("failed", "failed", None, 112)]);
-    let found = broken(&truth(), &[other], &book());
-    assert_eq!(found, [Rule::NothingIsInvented, Rule::NoReportIsLost]);
+    let broken = broken_rules(&ground_truth(), &[other], &usual_log());
+    assert_eq!(broken, [Rule::NothingIsInvented, Rule::NoReportIsLost]);
 }
 
 #[test]
-fn another_end_than_the_nodes_is_found() {
+fn an_end_that_differs_from_the_node_is_found() {
     let mut other = record();
     other.state = "abandoned".into();
-    assert_eq!(broken(&truth(), &[other], &book()), [Rule::EndsMatch]);
+    assert_eq!(
+        broken_rules(&ground_truth(), &[other], &usual_log()),
+        [Rule::EndsMatch]
+    );
 }
 
 #[test]
-fn a_window_that_nobody_made_or_wished_or_that_was_paused_is_found() {
-    let mut unmade = book();
+fn a_window_that_does_not_exist_or_is_not_desired_or_is_paused_is_found() {
+    let mut unmade = usual_log();
     unmade.windows.clear();
-    let mut unwished = book();
-    unwished.wishes.clear();
-    let mut paused = book();
-    let held = Held::since(step(15, 16));
-    paused.pauses.push(Paused {
+    let mut unwished = usual_log();
+    unwished.assignments.clear();
+    let mut paused = usual_log();
+    let validity = Validity::since(action(15, 16));
+    paused.pauses.push(PauseRecord {
         scope: "project".into(),
-        held,
+        validity,
     });
-    for book in [unmade, unwished, paused] {
+    for log in [unmade, unwished, paused] {
         assert_eq!(
-            broken(&truth(), &[record()], &book),
-            [Rule::NoBeginWithoutLeave]
+            broken_rules(&ground_truth(), &[record()], &log),
+            [Rule::NoStartWithoutPermit]
         );
     }
 }
 
 #[test]
-fn a_begin_outside_the_window_by_the_nodes_clock_is_found() {
-    let mut early = truth();
+fn a_start_outside_the_window_by_the_node_clock_is_found() {
+    let mut early = ground_truth();
     early.updates[0].began = Some(Moment {
-        node: at(99),
-        truth: at(101),
+        node_time: at(99),
+        true_time: at(101),
     });
     assert_eq!(
-        broken(&early, &[record()], &book()),
-        [Rule::NoBeginWithoutLeave]
+        broken_rules(&early, &[record()], &usual_log()),
+        [Rule::NoStartWithoutPermit]
     );
-    let mut untold = truth();
+    let mut untold = ground_truth();
     untold.delivered.clear();
     assert_eq!(
-        broken(&untold, &[record()], &book()),
-        [Rule::NoBeginWithoutLeave]
+        broken_rules(&untold, &[record()], &usual_log()),
+        [Rule::NoStartWithoutPermit]
     );
 }
 
 #[test]
 fn two_open_runs_are_found() {
-    let mut second = truth();
-    second.said.push(said("started", Some(1), 160, 170));
-    second.updates.push(Update {
+    let mut second = ground_truth();
+    second.reports.push(report("started", Some(1), 160, 170));
+    second.updates.push(EimUpdate {
         ended: None,
         ..second.updates[0].clone()
     });
     let open = run(2, None, &[("began", "applying", None, 161)]);
     let mut late = record();
     late.events[1].at = at(162);
-    let found = broken(&second, &[late, open], &book());
-    assert!(found.contains(&Rule::NoTwoOpenRuns), "{found:?}");
+    let broken = broken_rules(&second, &[late, open], &usual_log());
+    assert!(broken.contains(&Rule::NoTwoOpenRuns), "{broken:?}");
 }

@@ -1,15 +1,15 @@
-//! Nodes of our own agent.
+//! Nodes with our own agent.
 
-use evenkeel_simulator::truth::{Attempt, Leave, OwnTruth, Told};
+use evenkeel_simulator::ground_truth::{Attempt, AttemptEvent, OwnGroundTruth, StartPermit};
 
 use super::*;
-use evenkeel_simulator::eim::cron::Repeats;
+use evenkeel_simulator::eim::cron::RepeatedWindows;
 
-use crate::history::book::{Paused, Repeated};
+use crate::history::operator_log::{PauseRecord, ScheduleRecord};
 
-/// An attempt that fetched, asked at 120, began at 122 and finished.
+/// An attempt that downloaded, requested a start at 120, started at 122 and finished.
 pub(super) fn attempt() -> Attempt {
-    let told = [
+    let events = [
         ("downloading", 90),
         ("downloaded", 91),
         ("began", 122),
@@ -18,17 +18,17 @@ pub(super) fn attempt() -> Attempt {
     Attempt {
         id: Uuid::from_u128(1),
         digest: POLICY.into(),
-        events: told
-            .map(|(news, time)| Told {
-                news,
+        events: events
+            .map(|(name, time)| AttemptEvent {
+                name,
                 at: moment(time),
             })
             .to_vec(),
         acknowledged: 4,
-        leave: Some(Leave::Asked {
-            asked: at(120),
-            granted: at(121),
-            before: at(200),
+        permit: Some(StartPermit::Online {
+            requested_at: at(120),
+            granted_at: at(121),
+            start_before: at(200),
         }),
         forgotten: false,
         image: None,
@@ -47,24 +47,24 @@ pub(super) fn record() -> Run {
     run(1, Some(1), &events)
 }
 
-/// The rules that are broken.
-fn broken(attempts: Vec<Attempt>, runs: &[Run], book: &Book) -> Vec<Rule> {
-    let truth = OwnTruth {
+/// Rules that are broken.
+fn broken_rules(attempts: Vec<Attempt>, runs: &[Run], log: &OperatorLog) -> Vec<Rule> {
+    let ground_truth = OwnGroundTruth {
         attempts,
         facts_digest: Vec::new(),
     };
-    own_broken(&member(), &truth, runs, book)
+    broken_own_rules(&member(), &ground_truth, runs, log)
 }
 
 #[test]
-fn what_was_recorded_as_it_happened_is_fine() {
-    assert_eq!(broken(vec![attempt()], &[record()], &book()), []);
+fn a_record_that_matches_the_attempt_breaks_no_rule() {
+    assert_eq!(broken_rules(vec![attempt()], &[record()], &usual_log()), []);
 }
 
 #[test]
 fn an_acknowledged_attempt_without_a_run_is_lost() {
     assert_eq!(
-        broken(vec![attempt()], &[], &book()),
+        broken_rules(vec![attempt()], &[], &usual_log()),
         [Rule::NoReportIsLost]
     );
     let silent = Attempt {
@@ -72,7 +72,7 @@ fn an_acknowledged_attempt_without_a_run_is_lost() {
         ..attempt()
     };
     assert_eq!(
-        broken(vec![silent], &[], &book()),
+        broken_rules(vec![silent], &[], &usual_log()),
         [],
         "it was not acknowledged"
     );
@@ -83,8 +83,8 @@ fn an_acknowledged_event_that_is_not_recorded_is_lost() {
     let mut short = record();
     short.events.pop();
     short.state = "applying".into();
-    let found = broken(vec![attempt()], &[short], &book());
-    assert_eq!(found, [Rule::NoReportIsLost, Rule::EndsMatch]);
+    let broken = broken_rules(vec![attempt()], &[short], &usual_log());
+    assert_eq!(broken, [Rule::NoReportIsLost, Rule::EndsMatch]);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn an_attempt_that_is_two_runs_is_found() {
         entry.at += TimeDelta::seconds(100);
     }
     assert_eq!(
-        broken(vec![attempt()], &[record(), again], &book()),
+        broken_rules(vec![attempt()], &[record(), again], &usual_log()),
         [Rule::NoRunTwice]
     );
 }
@@ -106,272 +106,279 @@ fn an_event_that_is_recorded_twice_is_found() {
     let copy = twice.events[1].clone();
     twice.events.insert(2, copy);
     assert_eq!(
-        broken(vec![attempt()], &[twice], &book()),
+        broken_rules(vec![attempt()], &[twice], &usual_log()),
         [Rule::NoRunTwice]
     );
 }
 
 #[test]
-fn what_nobody_did_is_found() {
-    let stranger = Run {
+fn an_event_that_the_node_did_not_do_is_found() {
+    let unknown_run = Run {
         attempt: Some(Uuid::from_u128(9)),
         ..record()
     };
-    let found = broken(vec![], &[stranger], &book());
-    assert_eq!(found, [Rule::NothingIsInvented]);
+    let broken = broken_rules(vec![], &[unknown_run], &usual_log());
+    assert_eq!(broken, [Rule::NothingIsInvented]);
     let mut other = record();
     other.events[1].event = "nothing_to_do".into();
     assert_eq!(
-        broken(vec![attempt()], &[other], &book()),
+        broken_rules(vec![attempt()], &[other], &usual_log()),
         [Rule::NothingIsInvented]
     );
     let mut cancelled = record();
-    let by_server = Entry {
+    let by_server = RunEntry {
         event: "cancelled".into(),
         sequence: None,
         ..cancelled.events[2].clone()
     };
     cancelled.events.insert(2, by_server);
     assert_eq!(
-        broken(vec![attempt()], &[cancelled], &book()),
+        broken_rules(vec![attempt()], &[cancelled], &usual_log()),
         [Rule::NothingIsInvented]
     );
 }
 
 #[test]
-fn another_end_than_the_nodes_is_found() {
+fn an_end_that_differs_from_the_node_is_found() {
     let mut other = record();
     other.state = "cancelled".into();
     assert_eq!(
-        broken(vec![attempt()], &[other], &book()),
+        broken_rules(vec![attempt()], &[other], &usual_log()),
         [Rule::EndsMatch]
     );
 }
 
 #[test]
-fn a_begin_outside_its_leave_is_found() {
+fn a_start_outside_its_permit_is_found() {
     let late = Attempt {
-        leave: Some(Leave::Asked {
-            asked: at(100),
-            granted: at(101),
-            before: at(122),
+        permit: Some(StartPermit::Online {
+            requested_at: at(100),
+            granted_at: at(101),
+            start_before: at(122),
         }),
         ..attempt()
     };
     let without = Attempt {
-        leave: None,
+        permit: None,
         ..attempt()
     };
     for attempt in [late, without] {
         assert_eq!(
-            broken(vec![attempt], &[record()], &book()),
-            [Rule::NoBeginWithoutLeave]
+            broken_rules(vec![attempt], &[record()], &usual_log()),
+            [Rule::NoStartWithoutPermit]
         );
     }
 }
 
 #[test]
-fn leave_where_there_was_no_window_no_wish_or_a_pause_is_found() {
-    let mut shorter = book();
+fn a_permit_without_a_window_or_a_desired_update_or_in_a_pause_is_found() {
+    let mut shorter = usual_log();
     shorter.windows[0].window.1 = at(199);
-    let mut closed = book();
-    closed.windows[0].held.gone = Some(step(110, 111));
-    let mut unwished = book();
-    unwished.wishes[0].held.gone = Some(step(110, 111));
-    let mut paused = book();
-    let held = Held::since(step(110, 111));
-    paused.pauses.push(Paused {
+    let mut closed = usual_log();
+    closed.windows[0].validity.removed = Some(action(110, 111));
+    let mut unwished = usual_log();
+    unwished.assignments[0].validity.removed = Some(action(110, 111));
+    let mut paused = usual_log();
+    let validity = Validity::since(action(110, 111));
+    paused.pauses.push(PauseRecord {
         scope: POLICY.into(),
-        held,
+        validity,
     });
-    let mut cancelled = book();
+    let mut cancelled = usual_log();
     cancelled
-        .cancelled
-        .push(("inst-00000001".into(), step(110, 111)));
-    for book in [shorter, closed, unwished, paused, cancelled] {
+        .cancellations
+        .push(("inst-00000001".into(), action(110, 111)));
+    for log in [shorter, closed, unwished, paused, cancelled] {
         assert_eq!(
-            broken(vec![attempt()], &[record()], &book),
-            [Rule::NoBeginWithoutLeave]
+            broken_rules(vec![attempt()], &[record()], &log),
+            [Rule::NoStartWithoutPermit]
         );
     }
-    let mut just_then = book();
-    just_then.windows[0].held.gone = Some(step(120, 122));
+    let mut just_then = usual_log();
+    just_then.windows[0].validity.removed = Some(action(120, 122));
     assert_eq!(
-        broken(vec![attempt()], &[record()], &just_then),
+        broken_rules(vec![attempt()], &[record()], &just_then),
         [],
         "it may have come first"
     );
 }
 
 #[test]
-fn leave_from_before_is_judged_by_the_nodes_clock() {
-    let ahead = |given: i64, windows: (i64, i64), expires: i64| Attempt {
-        leave: Some(Leave::Ahead {
-            asked: at(given),
-            given: at(given),
+fn an_offline_grant_is_checked_against_the_node_clock() {
+    let ahead = |granted_at: i64, windows: (i64, i64), expires: i64| Attempt {
+        permit: Some(StartPermit::Offline {
+            requested_at: at(granted_at),
+            granted_at: at(granted_at),
             windows: vec![(at(windows.0), at(windows.1))],
             expires: at(expires),
         }),
         ..attempt()
     };
-    let judged = |attempt| broken(vec![attempt], &[record()], &book());
-    assert_eq!(judged(ahead(50, (100, 200), 300)), []);
+    let check = |attempt| broken_rules(vec![attempt], &[record()], &usual_log());
+    assert_eq!(check(ahead(50, (100, 200), 300)), []);
     assert_eq!(
-        judged(ahead(50, (100, 122), 300)),
-        [Rule::NoBeginWithoutLeave]
+        check(ahead(50, (100, 122), 300)),
+        [Rule::NoStartWithoutPermit]
     );
     assert_eq!(
-        judged(ahead(50, (100, 200), 122)),
-        [Rule::NoBeginWithoutLeave]
+        check(ahead(50, (100, 200), 122)),
+        [Rule::NoStartWithoutPermit]
     );
     assert_eq!(
-        judged(ahead(4, (100, 200), 300)),
-        [Rule::NoBeginWithoutLeave],
-        "no wish yet"
+        check(ahead(4, (100, 200), 300)),
+        [Rule::NoStartWithoutPermit],
+        "no update was desired yet"
     );
     let mut wrong_clock = ahead(50, (100, 200), 300);
-    wrong_clock.events[2].at.node = at(222);
-    assert_eq!(judged(wrong_clock), [Rule::NoBeginWithoutLeave]);
+    wrong_clock.events[2].at.node_time = at(222);
+    assert_eq!(check(wrong_clock), [Rule::NoStartWithoutPermit]);
 }
 
-/// An instance's order to update now, made and replaced in these seconds.
-fn order(made: i64, gone: Option<i64>) -> Opened {
-    Opened {
+/// An order to update an instance now, created and replaced at these seconds.
+fn order(created_at: i64, removed_at: Option<i64>) -> WindowRecord {
+    WindowRecord {
         scope: "inst-00000001".into(),
-        window: (at(made), at(200)),
+        window: (at(created_at), at(200)),
         is_order: true,
-        held: Held {
-            made: step(made, made + 1),
-            gone: gone.map(|gone| step(gone, gone + 1)),
+        validity: Validity {
+            created: action(created_at, created_at + 1),
+            removed: removed_at.map(|removed_at| action(removed_at, removed_at + 1)),
         },
     }
 }
 
 #[test]
-fn leave_from_before_that_was_given_after_a_cancellation_is_found() {
-    let ahead = |given: i64| Attempt {
-        leave: Some(Leave::Ahead {
-            asked: at(given),
-            given: at(given),
+fn an_offline_grant_given_after_a_cancellation_is_found() {
+    let ahead = |granted_at: i64| Attempt {
+        permit: Some(StartPermit::Offline {
+            requested_at: at(granted_at),
+            granted_at: at(granted_at),
             windows: vec![(at(100), at(200))],
             expires: at(300),
         }),
         ..attempt()
     };
-    let cancelled = |asked: i64| {
-        let mut book = book();
-        let cancel = ("inst-00000001".into(), step(asked, asked + 1));
-        book.cancelled.push(cancel);
-        book
+    let cancelled = |requested_at: i64| {
+        let mut log = usual_log();
+        let cancel = (
+            "inst-00000001".into(),
+            action(requested_at, requested_at + 1),
+        );
+        log.cancellations.push(cancel);
+        log
     };
-    let judged = |attempt, book: &Book| broken(vec![attempt], &[record()], book);
+    let check = |attempt, log: &OperatorLog| broken_rules(vec![attempt], &[record()], log);
     assert_eq!(
-        judged(ahead(115), &cancelled(110)),
-        [Rule::NoBeginWithoutLeave],
+        check(ahead(115), &cancelled(110)),
+        [Rule::NoStartWithoutPermit],
         "the window was cancelled while it was open"
     );
     assert_eq!(
-        judged(ahead(98), &cancelled(95)),
-        [Rule::NoBeginWithoutLeave],
+        check(ahead(98), &cancelled(95)),
+        [Rule::NoStartWithoutPermit],
         "the attempt was called off"
     );
     assert_eq!(
-        judged(ahead(80), &cancelled(85)),
+        check(ahead(80), &cancelled(85)),
         [],
-        "nobody had heard of it yet"
+        "the server did not know the attempt yet"
     );
-    assert_eq!(judged(ahead(93), &cancelled(95)), [], "it was given before");
+    assert_eq!(
+        check(ahead(93), &cancelled(95)),
+        [],
+        "the grant was earlier"
+    );
     let mut ordered = cancelled(95);
     ordered.windows.push(order(97, None));
-    assert_eq!(judged(ahead(99), &ordered), [], "it was ordered anew");
+    assert_eq!(check(ahead(99), &ordered), [], "there was a new order");
     let mut unmade = ahead(50);
-    if let Some(Leave::Ahead { windows, .. }) = &mut unmade.leave {
+    if let Some(StartPermit::Offline { windows, .. }) = &mut unmade.permit {
         windows.push((at(220), at(230)));
     }
     assert_eq!(
-        judged(unmade, &book()),
-        [Rule::NoBeginWithoutLeave],
-        "one of its windows was never made"
+        check(unmade, &usual_log()),
+        [Rule::NoStartWithoutPermit],
+        "one of its windows did not exist"
     );
 }
 
 #[test]
-fn an_order_that_was_granted_ahead_is_found() {
-    let mut ordered = book();
+fn an_offline_grant_for_an_order_is_found() {
+    let mut ordered = usual_log();
     ordered.windows = vec![order(60, None)];
     let ahead = Attempt {
-        leave: Some(Leave::Ahead {
-            asked: at(70),
-            given: at(70),
+        permit: Some(StartPermit::Offline {
+            requested_at: at(70),
+            granted_at: at(70),
             windows: vec![(at(60), at(200))],
             expires: at(300),
         }),
         ..attempt()
     };
-    let judged = |book: &Book| broken(vec![ahead.clone()], &[record()], book);
-    assert_eq!(judged(&ordered), [Rule::NoBeginWithoutLeave]);
+    let check = |log: &OperatorLog| broken_rules(vec![ahead.clone()], &[record()], log);
+    assert_eq!(check(&ordered), [Rule::NoStartWithoutPermit]);
     ordered.windows[0].is_order = false;
-    assert_eq!(judged(&ordered), [], "a schedule is");
+    assert_eq!(check(&ordered), [], "a schedule may be granted ahead");
 }
 
 #[test]
-fn leave_by_an_order_that_was_replaced_is_found() {
-    let mut ordered = book();
+fn a_permit_from_a_replaced_order_is_found() {
+    let mut ordered = usual_log();
     ordered.windows = vec![order(60, None)];
-    assert_eq!(broken(vec![attempt()], &[record()], &ordered), []);
+    assert_eq!(broken_rules(vec![attempt()], &[record()], &ordered), []);
     ordered.windows = vec![order(60, Some(110))];
     ordered
-        .cancelled
-        .push(("inst-00000001".into(), step(110, 111)));
-    let found = broken(vec![attempt()], &[record()], &ordered);
-    assert_eq!(found, [Rule::NoBeginWithoutLeave]);
+        .cancellations
+        .push(("inst-00000001".into(), action(110, 111)));
+    let broken = broken_rules(vec![attempt()], &[record()], &ordered);
+    assert_eq!(broken, [Rule::NoStartWithoutPermit]);
 }
 
 #[test]
-fn leave_for_an_attempt_that_was_called_off_is_found_also_in_a_window_that_opened_later() {
-    let mut cancelled = book();
+fn a_permit_for_a_called_off_attempt_is_found_even_in_a_later_window() {
+    let mut cancelled = usual_log();
     cancelled
-        .cancelled
-        .push(("inst-00000001".into(), step(95, 96)));
-    let found = broken(vec![attempt()], &[record()], &cancelled);
-    assert_eq!(found, [Rule::NoBeginWithoutLeave]);
+        .cancellations
+        .push(("inst-00000001".into(), action(95, 96)));
+    let broken = broken_rules(vec![attempt()], &[record()], &cancelled);
+    assert_eq!(broken, [Rule::NoStartWithoutPermit]);
 }
 
 #[test]
-fn a_window_that_repeats_itself_gives_leave_in_its_minutes() {
-    let mut again = book();
+fn a_repeated_schedule_permits_a_start_in_its_minutes() {
+    let mut again = usual_log();
     again.windows.clear();
-    let each = |minutes| Repeated {
+    let each = |minutes| ScheduleRecord {
         scope: "site-00000001".into(),
-        schedule: Repeats::read([minutes, "*", "*", "*", "*"], 80).expect("a cron"),
-        held: Held::since(step(10, 11)),
+        schedule: RepeatedWindows::parse([minutes, "*", "*", "*", "*"], 80).expect("a cron"),
+        validity: Validity::since(action(10, 11)),
     };
-    again.repeated = vec![each("2")];
-    assert_eq!(broken(vec![attempt()], &[record()], &again), []);
-    again.repeated = vec![each("3")];
-    let found = broken(vec![attempt()], &[record()], &again);
-    assert_eq!(found, [Rule::NoBeginWithoutLeave]);
+    again.repeated_schedules = vec![each("2")];
+    assert_eq!(broken_rules(vec![attempt()], &[record()], &again), []);
+    again.repeated_schedules = vec![each("3")];
+    let broken = broken_rules(vec![attempt()], &[record()], &again);
+    assert_eq!(broken, [Rule::NoStartWithoutPermit]);
 }
 
 #[test]
 fn two_open_runs_are_found() {
     let second = Attempt {
         id: Uuid::from_u128(2),
-        leave: None,
-        events: vec![Told {
-            news: "downloading",
+        permit: None,
+        events: vec![AttemptEvent {
+            name: "downloading",
             at: moment(125),
         }],
         acknowledged: 1,
         ..attempt()
     };
     let open = run(2, Some(2), &[("downloading", "downloading", Some(1), 125)]);
-    let found = broken(vec![attempt(), second], &[record(), open], &book());
-    assert_eq!(found, [Rule::NoTwoOpenRuns]);
+    let broken = broken_rules(vec![attempt(), second], &[record(), open], &usual_log());
+    assert_eq!(broken, [Rule::NoTwoOpenRuns]);
 }
 
 #[test]
-fn a_forgotten_attempt_may_be_given_up() {
+fn a_forgotten_attempt_may_time_out() {
     let forgotten = Attempt {
         events: attempt().events[..3].to_vec(),
         acknowledged: 3,
@@ -379,27 +386,30 @@ fn a_forgotten_attempt_may_be_given_up() {
         ..attempt()
     };
     let mut given_up = record();
-    given_up.events[3] = Entry {
+    given_up.events[3] = RunEntry {
         event: "timed_out".into(),
         state: "abandoned".into(),
         sequence: None,
         at: at(200),
     };
     given_up.state = "abandoned".into();
-    assert_eq!(broken(vec![forgotten], &[given_up.clone()], &book()), []);
+    assert_eq!(
+        broken_rules(vec![forgotten], &[given_up.clone()], &usual_log()),
+        []
+    );
     let untold = Attempt {
         acknowledged: 3,
         forgotten: true,
         ..attempt()
     };
     assert_eq!(
-        broken(vec![untold.clone()], &[given_up.clone()], &book()),
+        broken_rules(vec![untold.clone()], &[given_up.clone()], &usual_log()),
         []
     );
     let remembered = Attempt {
         forgotten: false,
         ..untold
     };
-    let found = broken(vec![remembered], &[given_up], &book());
-    assert_eq!(found, [Rule::EndsMatch], "the node told its end later");
+    let broken = broken_rules(vec![remembered], &[given_up], &usual_log());
+    assert_eq!(broken, [Rule::EndsMatch], "the node reported its end later");
 }

@@ -1,27 +1,27 @@
 use chrono::DateTime;
 
-use super::super::slots::{BadImage, Raw, Undecided};
+use super::super::slots::{BadImage, RawImage, UndecidedImage};
 use super::*;
-use crate::model::{ImageWish, Sha256};
+use crate::model::{ImageSpec, Sha256};
 
-fn step(again: bool) -> Step {
-    Step {
+fn step(allow_retry: bool) -> ImageStep {
+    ImageStep {
         slot: Slot::B,
-        wish: ImageWish {
-            again,
-            ..ImageWish::sample("1.1")
+        spec: ImageSpec {
+            allow_retry,
+            ..ImageSpec::sample("1.1")
         },
-        room: None,
+        slot_capacity: None,
     }
 }
 
-fn what(image_id: &str) -> What {
-    What {
-        file: Sha256::of(image_id.as_bytes()),
+fn slot_image(image_id: &str) -> SlotImage {
+    SlotImage {
+        file: Sha256::hash(image_id.as_bytes()),
         profile_name: "demo".into(),
         image_id: image_id.into(),
-        raw: Some(Raw {
-            sha256: Sha256::of(b"raw"),
+        raw: Some(RawImage {
+            sha256: Sha256::hash(b"raw"),
             bytes: 40,
         }),
     }
@@ -29,19 +29,19 @@ fn what(image_id: &str) -> What {
 
 fn armed(boot_id: &str) -> SlotState {
     SlotState::Armed {
-        what: what("1.1"),
+        image: slot_image("1.1"),
         boot_id: boot_id.into(),
     }
 }
 
-/// How far 1.1 has come, which failed here before, on a node that runs 1.0 from the first slot.
-fn standing(again: bool, state: SlotState, entry: Entry) -> Standing {
+/// The stage of image 1.1, which failed here before, on a node that runs 1.0 from slot A.
+fn stage(allow_retry: bool, state: SlotState, entry: BootEntry) -> ImageStage {
     let slots = Slots {
-        a: SlotState::Good(what("1.0")),
+        a: SlotState::Good(slot_image("1.0")),
         b: state,
         last_good: Some(Slot::A),
         bad: vec![BadImage {
-            file: Sha256::of(b"1.1"),
+            file: Sha256::hash(b"1.1"),
             image_id: "1.1".into(),
             why: "it hung".into(),
             at: DateTime::UNIX_EPOCH,
@@ -49,93 +49,97 @@ fn standing(again: bool, state: SlotState, entry: Entry) -> Standing {
         undecided: Vec::new(),
         sequence: 7,
     };
-    let seen = Seen {
+    let observation = BootObservation {
         booted: Some(Slot::A),
         boot_id: "now".into(),
         image: None,
-        a: Entry::Plain,
+        a: BootEntry::Plain,
         b: entry,
         foreign: Vec::new(),
     };
-    Standing::of(&step(again), &slots, &seen)
+    ImageStage::determine(&step(allow_retry), &slots, &observation)
 }
 
 #[test]
-fn an_earlier_failure_is_not_told_of_an_image_that_was_ordered_again() {
-    let half = What {
+fn an_ordered_retry_does_not_report_an_earlier_failure() {
+    let half = SlotImage {
         raw: None,
-        ..what("1.1")
+        ..slot_image("1.1")
     };
     let unfinished = [
         SlotState::Empty,
         SlotState::Writing(half.clone()),
         SlotState::Written(half),
-        SlotState::Written(what("1.2")),
+        SlotState::Written(slot_image("1.2")),
         armed("then"),
     ];
     for state in unfinished {
-        let ordered = standing(true, state.clone(), Entry::Absent);
+        let ordered = stage(true, state.clone(), BootEntry::Absent);
         assert!(
-            matches!(&ordered, Standing::Astray(why) if why.ends_with(state.words())),
+            matches!(&ordered, ImageStage::Unexpected(why) if why.ends_with(state.description())),
             "{ordered:?}"
         );
-        let by_itself = standing(false, state, Entry::Absent);
-        assert_eq!(by_itself, Standing::failed("it hung", ""));
+        let by_itself = stage(false, state, BootEntry::Absent);
+        assert_eq!(by_itself, ImageStage::failed("it hung", ""));
     }
 }
 
 #[test]
-fn a_trial_that_was_left_undecided_is_told_by_the_attempt_that_made_it_alone() {
-    let doubt = Doubt {
+fn an_undecided_trial_is_reported_only_by_its_own_attempt() {
+    let reason = UndecidedReason {
         why: "the server cannot be reached".into(),
         log: "no route\n".into(),
     };
-    let undecided = Undecided {
-        file: Sha256::of(b"1.1"),
+    let undecided = UndecidedImage {
+        file: Sha256::hash(b"1.1"),
         times: 2,
-        doubt: doubt.clone(),
+        reason: reason.clone(),
     };
     let slots = Slots {
         undecided: vec![undecided],
         ..Slots::default()
     };
     let step = step(false);
-    let ready = || Standing::Ready(what("1.1"));
-    assert_eq!(ready().since(2, &step, &slots), ready(), "of another one");
-    let told = ready().since(1, &step, &slots);
-    assert_eq!(told, Standing::Undecided(doubt));
-    let (failure, is_final) = told.problem(&step).expect("it does not run");
+    let ready = || ImageStage::Ready(slot_image("1.1"));
+    assert_eq!(
+        ready().with_undecided_since(2, &step, &slots),
+        ready(),
+        "of another attempt"
+    );
+    let reported = ready().with_undecided_since(1, &step, &slots);
+    assert_eq!(reported, ImageStage::Undecided(reason));
+    let (failure, is_final) = reported.problem(&step).expect("it does not run");
     assert!(is_final);
     assert!(
         failure.reason.ends_with(": the server cannot be reached"),
         "{failure}"
     );
     assert_eq!(failure.log, "no route\n");
-    // What else became of it says more.
-    let worse = Standing::failed("it panicked", "");
-    assert_eq!(worse.clone().since(1, &step, &slots), worse);
+    // Any other outcome has precedence.
+    let worse = ImageStage::failed("it panicked", "");
+    assert_eq!(worse.clone().with_undecided_since(1, &step, &slots), worse);
 }
 
 #[test]
-fn an_image_that_was_ordered_again_is_armed_and_may_fail_again() {
-    let ordered = |state, entry| standing(true, state, entry);
-    let written = SlotState::Written(what("1.1"));
+fn an_image_with_an_ordered_retry_is_armed_and_may_fail_again() {
+    let ordered = |state, entry| stage(true, state, entry);
+    let written = SlotState::Written(slot_image("1.1"));
     assert_eq!(
-        ordered(written, Entry::Absent),
-        Standing::Ready(what("1.1"))
+        ordered(written, BootEntry::Absent),
+        ImageStage::Ready(slot_image("1.1"))
     );
     assert_eq!(
-        ordered(armed("now"), Entry::Absent),
-        Standing::HalfArmed(what("1.1"))
+        ordered(armed("now"), BootEntry::Absent),
+        ImageStage::HalfArmed(slot_image("1.1"))
     );
-    assert_eq!(ordered(armed("now"), Entry::Once), Standing::Armed);
+    assert_eq!(ordered(armed("now"), BootEntry::OneShot), ImageStage::Armed);
     let bad = SlotState::Bad {
-        what: what("1.1"),
+        image: slot_image("1.1"),
         why: "it panicked".into(),
         log: "Oops\n".into(),
     };
     assert_eq!(
-        ordered(bad, Entry::Absent),
-        Standing::failed("it panicked", "Oops\n")
+        ordered(bad, BootEntry::Absent),
+        ImageStage::failed("it panicked", "Oops\n")
     );
 }

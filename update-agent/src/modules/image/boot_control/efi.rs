@@ -1,7 +1,8 @@
-//! Variables of the firmware that the boot loader sets and reads, as the [Boot Loader Interface] describes them.
+//! EFI variables that the boot loader sets and reads, as the [Boot Loader Interface] describes
+//! them.
 //!
-//! In efivarfs a variable is a file: four bytes of attributes, then the value. A text is UTF-16, little-endian, and
-//! ends with a zero.
+//! In efivarfs each variable is a file: four bytes of attributes, then the value. A text is UTF-16,
+//! little-endian, with a terminating zero.
 //!
 //! [Boot Loader Interface]: https://systemd.io/BOOT_LOADER_INTERFACE/
 
@@ -9,37 +10,38 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// The vendor of all variables of the interface.
-const VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+/// Vendor GUID of all variables of the interface.
+const LOADER_VENDOR_GUID: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
-/// A longer variable is none of the interface.
-const MOST_BYTES: u64 = 64 << 10;
+/// Size limit of a variable's file, in bytes. The interface has no longer variables.
+const MAX_VARIABLE_BYTES: u64 = 64 << 10;
 
-/// The bytes of the attributes.
-const ATTRIBUTES: usize = 4;
+/// Size of the attributes.
+const ATTRIBUTE_BYTES: usize = 4;
 
-/// The variables.
+/// The EFI variables of a system.
 #[derive(Clone, Debug)]
-pub struct Efi {
+pub struct EfiVariables {
     folder: PathBuf,
 }
 
-impl Efi {
-    /// The variables in a folder, on a system `/sys/firmware/efi/efivars`.
+impl EfiVariables {
+    /// The variables in a folder; on a real system `/sys/firmware/efi/efivars`.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
         }
     }
 
-    /// Whether there may be variables that cannot be seen: the folder is there and empty, as it is until it is mounted.
-    pub fn is_hidden(&self) -> bool {
+    /// Whether efivarfs may not be mounted yet: its folder exists and is empty.
+    pub fn may_be_unmounted(&self) -> bool {
         fs::read_dir(&self.folder).is_ok_and(|mut files| files.next().is_none())
     }
 
-    /// A variable that is a text; `None` if it is not set. Fails if it is broken or cannot be read.
-    pub fn text(&self, name: &str) -> Result<Option<String>, String> {
-        let Some(value) = self.value(name)? else {
+    /// Reads a text variable; `None` if it is not set or empty. Fails if it is invalid or cannot be
+    /// read.
+    pub fn read_text(&self, name: &str) -> Result<Option<String>, String> {
+        let Some(value) = self.read_value(name)? else {
             return Ok(None);
         };
         let (units, rest) = value.as_chunks::<2>();
@@ -51,43 +53,44 @@ impl Efi {
         let text = String::from_utf16(&units).ok();
         match text.filter(|_| rest.is_empty()) {
             Some(text) => Ok((!text.is_empty()).then_some(text)),
-            None => Err(broken(name, "it is no text")),
+            None => Err(unreadable_variable(name, "it is not a text")),
         }
     }
 
-    /// A variable that is a number of 64 bits; `None` if it is not set. Fails if it is broken or cannot be read.
-    pub fn number(&self, name: &str) -> Result<Option<u64>, String> {
-        let Some(value) = self.value(name)? else {
+    /// Reads a 64-bit number variable; `None` if it is not set. Fails if it is invalid or cannot be
+    /// read.
+    pub fn read_number(&self, name: &str) -> Result<Option<u64>, String> {
+        let Some(value) = self.read_value(name)? else {
             return Ok(None);
         };
         match <[u8; 8]>::try_from(value.as_slice()) {
             Ok(value) => Ok(Some(u64::from_le_bytes(value))),
-            Err(_) => Err(broken(name, "it has not the eight bytes of a number")),
+            Err(_) => Err(unreadable_variable(name, "it is not an eight-byte number")),
         }
     }
 
-    fn value(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let path = self.folder.join(format!("{name}-{VENDOR}"));
-        let unreadable = |error: io::Error| broken(name, &error.to_string());
+    fn read_value(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let path = self.folder.join(format!("{name}-{LOADER_VENDOR_GUID}"));
+        let unreadable = |error: io::Error| unreadable_variable(name, &error.to_string());
         let file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(unreadable)?,
         };
         let mut bytes = Vec::new();
-        file.take(MOST_BYTES + 1)
+        file.take(MAX_VARIABLE_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(broken(name, "it is too long"));
+        if bytes.len() as u64 > MAX_VARIABLE_BYTES {
+            return Err(unreadable_variable(name, "it is too long"));
         }
-        match bytes.get(ATTRIBUTES..) {
+        match bytes.get(ATTRIBUTE_BYTES..) {
             Some(value) => Ok(Some(value.to_vec())),
-            None => Err(broken(name, "it is too short")),
+            None => Err(unreadable_variable(name, "it is too short")),
         }
     }
 }
 
-fn broken(name: &str, why: &str) -> String {
+fn unreadable_variable(name: &str, why: &str) -> String {
     format!("the firmware's variable {name} cannot be read: {why}")
 }
 
@@ -95,49 +98,53 @@ fn broken(name: &str, why: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A folder with one variable of which these are all bytes.
-    fn with(name: &str, bytes: &[u8]) -> (tempfile::TempDir, Efi) {
+    /// A folder with one variable whose file has these bytes.
+    fn with_variable(name: &str, bytes: &[u8]) -> (tempfile::TempDir, EfiVariables) {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(format!("{name}-{VENDOR}")), bytes).unwrap();
-        let efi = Efi::new(folder.path());
+        fs::write(
+            folder.path().join(format!("{name}-{LOADER_VENDOR_GUID}")),
+            bytes,
+        )
+        .unwrap();
+        let efi = EfiVariables::new(folder.path());
         (folder, efi)
     }
 
     #[test]
     fn texts_and_numbers_are_read_as_the_loader_writes_them() {
-        let (_folder, efi) = with("LoaderInfo", b"\x06\0\0\0s\0d\0\xe9\0\0\0");
-        assert_eq!(efi.text("LoaderInfo").unwrap().as_deref(), Some("sdé"));
-        let (_folder, efi) = with("LoaderFeatures", b"\x06\0\0\0\x10\x01\0\0\0\0\0\0");
-        assert_eq!(efi.number("LoaderFeatures").unwrap(), Some(0x110));
+        let (_folder, efi) = with_variable("LoaderInfo", b"\x06\0\0\0s\0d\0\xe9\0\0\0");
+        assert_eq!(efi.read_text("LoaderInfo").unwrap().as_deref(), Some("sdé"));
+        let (_folder, efi) = with_variable("LoaderFeatures", b"\x06\0\0\0\x10\x01\0\0\0\0\0\0");
+        assert_eq!(efi.read_number("LoaderFeatures").unwrap(), Some(0x110));
     }
 
     #[test]
-    fn what_is_not_set_or_empty_is_nothing() {
-        let (_folder, efi) = with("LoaderEntryDefault", b"\x07\0\0\0\0\0");
-        assert_eq!(efi.text("LoaderEntryDefault").unwrap(), None);
-        assert_eq!(efi.text("LoaderEntryOneShot").unwrap(), None);
-        assert_eq!(efi.number("LoaderFeatures").unwrap(), None);
-        let nowhere = Efi::new("/nowhere/at/all");
-        assert_eq!(nowhere.text("LoaderInfo").unwrap(), None);
+    fn unset_and_empty_variables_are_none() {
+        let (_folder, efi) = with_variable("LoaderEntryDefault", b"\x07\0\0\0\0\0");
+        assert_eq!(efi.read_text("LoaderEntryDefault").unwrap(), None);
+        assert_eq!(efi.read_text("LoaderEntryOneShot").unwrap(), None);
+        assert_eq!(efi.read_number("LoaderFeatures").unwrap(), None);
+        let nowhere = EfiVariables::new("/nowhere/at/all");
+        assert_eq!(nowhere.read_text("LoaderInfo").unwrap(), None);
     }
 
     #[test]
-    fn broken_variables_are_told_by_name() {
+    fn an_unreadable_variable_is_reported_with_its_name() {
         let cases: [(&[u8], &str); 5] = [
             (b"", "it is too short"),
             (b"\x06\0\0", "it is too short"),
-            (b"\x06\0\0\0s\0d", "it is no text"),
+            (b"\x06\0\0\0s\0d", "it is not a text"),
             // Half of a pair of surrogates.
-            (b"\x06\0\0\0\x00\xd8\0\0", "it is no text"),
+            (b"\x06\0\0\0\x00\xd8\0\0", "it is not a text"),
             (&vec![0; (64 << 10) + 1], "it is too long"),
         ];
         for (bytes, why) in cases {
-            let (_folder, efi) = with("LoaderInfo", bytes);
-            let wanted = format!("the firmware's variable LoaderInfo cannot be read: {why}");
-            assert_eq!(efi.text("LoaderInfo").unwrap_err(), wanted);
+            let (_folder, efi) = with_variable("LoaderInfo", bytes);
+            let expected = format!("the firmware's variable LoaderInfo cannot be read: {why}");
+            assert_eq!(efi.read_text("LoaderInfo").unwrap_err(), expected);
         }
-        let (_folder, efi) = with("LoaderFeatures", b"\x06\0\0\0\x10");
-        let error = efi.number("LoaderFeatures").unwrap_err();
-        assert!(error.ends_with("it has not the eight bytes of a number"));
+        let (_folder, efi) = with_variable("LoaderFeatures", b"\x06\0\0\0\x10");
+        let error = efi.read_number("LoaderFeatures").unwrap_err();
+        assert!(error.ends_with("it is not an eight-byte number"));
     }
 }

@@ -1,59 +1,60 @@
-//! Entries of the boot loader: how their files are named, read and sorted. Nothing here touches a disk.
+//! Entries of the boot loader: how their files are named, parsed and sorted. This module does no
+//! I/O.
 //!
-//! Names, fields and order are those of the [Boot Loader Specification]; versions are compared as the
-//! [version format specification] says.
+//! The [Boot Loader Specification] defines names, fields and order, the [version format
+//! specification] defines how versions are compared.
 //!
 //! [Boot Loader Specification]: https://uapi-group.org/specifications/specs/boot_loader_specification/
 //! [version format specification]: https://uapi-group.org/specifications/specs/version_format_specification/
 
 use std::cmp::Ordering;
 
-use crate::modules::image::slots::{Entry, Slot};
+use crate::modules::image::slots::{BootEntry, Slot};
 
-/// The sort key of all entries of the agent, and what their names begin with.
-pub const KEY: &str = "evenkeel";
+/// Sort key of all entries of the agent, and prefix of their names.
+pub const SORT_KEY: &str = "evenkeel";
 
-/// The folder of the entries, below the ESP.
-pub const FOLDER: &str = "loader/entries";
+/// Folder of the entries, relative to the ESP.
+pub const ENTRIES_FOLDER: &str = "loader/entries";
 
-/// The folder of the kernels, below the ESP.
-pub const KERNELS: &str = "EFI/evenkeel";
+/// Folder of the kernels, relative to the ESP.
+pub const KERNELS_FOLDER: &str = "EFI/evenkeel";
 
-/// A title has at most so many characters: menus are narrow.
-const MOST_TITLE: usize = 120;
+/// Maximum length of a title, in characters: menus are narrow.
+const MAX_TITLE_CHARS: usize = 120;
 
-/// How often an entry may still be tried, and how often it was.
+/// Boot counter of an entry on trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
-    /// Boots that are left to it.
+pub struct BootCounter {
+    /// Remaining boots.
     pub left: u32,
-    /// Boots that began and were not blessed.
+    /// Boots that started and were not blessed.
     pub done: u32,
 }
 
-/// What the name of an entry's file says: `ID.conf`, `ID+LEFT.conf` or `ID+LEFT-DONE.conf`.
+/// Parsed file name of an entry: `ID.conf`, `ID+LEFT.conf` or `ID+LEFT-DONE.conf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// By this the loader knows the entry, however often it was tried.
+pub struct EntryName {
+    /// ID of the entry for the loader. The counter does not change it.
     pub id: String,
-    /// Absent if the entry is not on trial.
-    pub counter: Option<Counter>,
+    /// Boot counter; `None` if the entry is not on trial.
+    pub counter: Option<BootCounter>,
 }
 
-impl Name {
-    /// Reads a name that ends with a dot and `suffix`. VFAT keeps no case that could be relied on, so none matters.
-    /// `None` for a file that the loader passes over.
+impl EntryName {
+    /// Parses a file name that ends with a dot and `suffix`, ignoring case because VFAT does not
+    /// preserve it reliably. `None` for a file that the loader ignores.
     pub fn parse(file: &str, suffix: &str) -> Option<Self> {
         let (stem, end) = file.rsplit_once('.')?;
-        // The loader keeps names that begin with `auto-` for entries that it finds by itself.
-        let is_kept = stem
+        // The loader reserves names that begin with `auto-` for entries that it generates.
+        let is_reserved = stem
             .get(..5)
             .is_some_and(|start| start.eq_ignore_ascii_case("auto-"));
-        if !end.eq_ignore_ascii_case(suffix) || stem.starts_with('.') || is_kept {
+        if !end.eq_ignore_ascii_case(suffix) || stem.starts_with('.') || is_reserved {
             return None;
         }
         let halves = stem.rsplit_once('+');
-        let halves = halves.and_then(|(id, counter)| Some((id, counter_of(counter)?)));
+        let halves = halves.and_then(|(id, counter)| Some((id, parse_counter(counter)?)));
         let (id, counter) = halves.map_or((stem, None), |(id, counter)| (id, Some(counter)));
         Some(Self {
             id: id.to_owned(),
@@ -61,22 +62,22 @@ impl Name {
         })
     }
 
-    /// Whether the loader has given the entry up.
-    pub fn is_spent(&self) -> bool {
+    /// Whether no boots remain: the loader starts the entry only if there is no other.
+    pub fn is_exhausted(&self) -> bool {
         self.counter.is_some_and(|counter| counter.left == 0)
     }
 
-    /// The number in it, if the agent could have given such a name.
+    /// The sequence number in the name; `None` if the agent did not choose the name.
     fn sequence(&self) -> Option<u32> {
-        let (start, number) = self.id.split_at_checked(KEY.len())?;
+        let (start, number) = self.id.split_at_checked(SORT_KEY.len())?;
         let number = number.strip_prefix('-')?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let is_ours = start.eq_ignore_ascii_case(KEY) && is_number;
+        let is_ours = start.eq_ignore_ascii_case(SORT_KEY) && is_number;
         is_ours.then(|| number.parse().ok()).flatten()
     }
 }
 
-fn counter_of(text: &str) -> Option<Counter> {
+fn parse_counter(text: &str) -> Option<BootCounter> {
     let number = |text: &str| -> Option<u32> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| text.parse().ok()).flatten()
@@ -85,40 +86,40 @@ fn counter_of(text: &str) -> Option<Counter> {
         Some((left, done)) => (left, number(done)?),
         None => (text, 0),
     };
-    Some(Counter {
+    Some(BootCounter {
         left: number(left)?,
         done,
     })
 }
 
-/// An entry as it lies in the folder.
+/// An entry file in the entries folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// The name of its file.
+pub struct LoaderEntry {
+    /// File name.
     pub file: String,
-    /// What that name says.
-    pub name: Name,
-    /// Absent if it has none.
+    /// The parsed file name.
+    pub name: EntryName,
+    /// Sort key, if the entry has one.
     pub sort_key: Option<String>,
-    /// Empty if it names none.
+    /// Machine ID; empty if the entry has none.
     pub machine_id: String,
-    /// Empty if it has none.
+    /// Version; empty if the entry has none.
     pub version: String,
-    /// What it starts, as a path below the ESP with `/` between the parts. Absent if it starts nothing: the loader
-    /// passes it over.
-    pub starts: Option<String>,
+    /// Path of the file that the entry starts, relative to the ESP, with `/` as separator. `None`
+    /// if it starts nothing; the loader ignores such an entry.
+    pub target: Option<String>,
 }
 
-impl Listed {
-    /// Reads an entry. `None` for a file that is none by its name.
+impl LoaderEntry {
+    /// Parses an entry. `None` if the file name is not that of an entry.
     pub fn parse(file: &str, text: &str) -> Option<Self> {
         let mut entry = Self {
             file: file.to_owned(),
-            name: Name::parse(file, "conf")?,
+            name: EntryName::parse(file, "conf")?,
             sort_key: None,
             machine_id: String::new(),
             version: String::new(),
-            starts: None,
+            target: None,
         };
         for line in text.lines().map(str::trim) {
             let Some((key, value)) = line.split_once([' ', '\t']) else {
@@ -129,45 +130,46 @@ impl Listed {
                 "sort-key" => entry.sort_key = Some(value.to_owned()),
                 "machine-id" => value.clone_into(&mut entry.machine_id),
                 "version" => value.clone_into(&mut entry.version),
-                "efi" | "linux" | "uki" => entry.starts = Some(path_below(value)),
-                // Comments, and what does not say where the entry belongs.
+                "efi" | "linux" | "uki" => entry.target = Some(normalize_path(value)),
+                // Comments, and fields that do not affect the order.
                 _ => {}
             }
         }
         Some(entry)
     }
 
-    /// The slot whose kernel it starts.
+    /// The slot whose kernel the entry starts.
     pub fn slot(&self) -> Option<Slot> {
-        let starts = self.starts.as_deref()?;
+        let starts = self.target.as_deref()?;
         [Slot::A, Slot::B]
             .into_iter()
-            .find(|slot| starts.eq_ignore_ascii_case(&kernel(*slot)))
+            .find(|slot| starts.eq_ignore_ascii_case(&kernel_path(*slot)))
     }
 
-    /// The number in its name, if the agent could have given it that name.
+    /// The sequence number in the name; `None` if the agent did not choose the name.
     pub fn sequence(&self) -> Option<u32> {
         self.name.sequence()
     }
 
-    /// Whether it is what an interrupted write of the agent left: a name of ours, and nothing to start.
-    pub fn is_left_over(&self) -> bool {
-        self.starts.is_none() && self.sequence().is_some()
+    /// Whether an interrupted write of the agent left this entry: it has a name of ours and starts
+    /// nothing.
+    pub fn is_incomplete(&self) -> bool {
+        self.target.is_none() && self.sequence().is_some()
     }
 
-    /// Why an entry of a slot is not one that the agent could have written; `None` if it is.
-    fn oddity(&self) -> Option<String> {
+    /// Why the agent cannot have written this entry of a slot; `None` if it can.
+    fn find_fault(&self) -> Option<String> {
         let Some(sequence) = self.sequence() else {
             return Some(format!(
-                "the boot entry {} starts a slot and is not named {KEY}-NUMBER.conf: remove it, or give it such a name",
+                "the boot entry {} starts a slot and is not named {SORT_KEY}-NUMBER.conf: remove or rename it",
                 self.file
             ));
         };
         let version = self.version.parse() == Ok(sequence);
-        if self.sort_key.as_deref() != Some(KEY) || !version || !self.machine_id.is_empty() {
+        if self.sort_key.as_deref() != Some(SORT_KEY) || !version || !self.machine_id.is_empty() {
             return Some(format!(
-                "the boot entry {} would be sorted wrongly: it must say \"sort-key {KEY}\" and \"version {sequence:06}\", and \
-                 must not name a machine-id",
+                "the boot entry {} would be sorted wrongly: it must contain \"sort-key {SORT_KEY}\" and \"version {sequence:06}\", \
+                 and no machine-id",
                 self.file
             ));
         }
@@ -175,7 +177,7 @@ impl Listed {
     }
 }
 
-fn path_below(text: &str) -> String {
+fn normalize_path(text: &str) -> String {
     let parts: Vec<&str> = text
         .split(['/', '\\'])
         .filter(|part| !part.is_empty())
@@ -184,26 +186,26 @@ fn path_below(text: &str) -> String {
 }
 
 /// The letter of a slot.
-pub fn letter(slot: Slot) -> char {
+pub fn slot_letter(slot: Slot) -> char {
     match slot {
         Slot::A => 'a',
         Slot::B => 'b',
     }
 }
 
-/// The kernel of a slot, as a path below the ESP.
-pub fn kernel(slot: Slot) -> String {
-    format!("{KERNELS}/slot-{}.efi", letter(slot))
+/// Path of a slot's kernel, relative to the ESP.
+pub fn kernel_path(slot: Slot) -> String {
+    format!("{KERNELS_FOLDER}/slot-{}.efi", slot_letter(slot))
 }
 
-/// The id of the entry with this number.
-pub fn id(sequence: u32) -> String {
-    format!("{KEY}-{sequence:06}")
+/// ID of the entry with this sequence number.
+pub fn entry_id(sequence: u32) -> String {
+    format!("{SORT_KEY}-{sequence:06}")
 }
 
-/// The text of an entry for an image of a profile.
-pub fn text(slot: Slot, (profile, image): (&str, &str), sequence: u32) -> String {
-    // What others named must not become a line of its own.
+/// Formats the entry for an image of a profile.
+pub fn format_entry(slot: Slot, (profile, image): (&str, &str), sequence: u32) -> String {
+    // A control character in a foreign name must not start a new line.
     let title: String = format!("{profile} {image}")
         .chars()
         .map(|character| {
@@ -213,57 +215,58 @@ pub fn text(slot: Slot, (profile, image): (&str, &str), sequence: u32) -> String
                 character
             }
         })
-        .take(MOST_TITLE)
+        .take(MAX_TITLE_CHARS)
         .collect();
     format!(
-        "title {title} (slot {})\nsort-key {KEY}\nversion {sequence:06}\nefi /{}\n",
-        letter(slot),
-        kernel(slot)
+        "title {title} (slot {})\nsort-key {SORT_KEY}\nversion {sequence:06}\nefi /{}\n",
+        slot_letter(slot),
+        kernel_path(slot)
     )
 }
 
-/// What the entries say of a slot.
-pub fn of_slot(listed: &[Listed], slot: Slot) -> Entry {
-    let mine: Vec<&Listed> = listed
+/// The boot entry of a slot, as the entry files define it.
+pub fn slot_entry(listed: &[LoaderEntry], slot: Slot) -> BootEntry {
+    let mine: Vec<&LoaderEntry> = listed
         .iter()
         .filter(|entry| entry.slot() == Some(slot))
         .collect();
     let Some(first) = mine.first() else {
-        return Entry::Absent;
+        return BootEntry::Absent;
     };
-    if let Some(oddity) = mine.iter().find_map(|entry| entry.oddity()) {
-        return Entry::Strange(oddity);
+    if let Some(oddity) = mine.iter().find_map(|entry| entry.find_fault()) {
+        return BootEntry::Invalid(oddity);
     }
     if mine
         .iter()
         .any(|other| other.sequence() != first.sequence())
     {
         let files: Vec<&str> = mine.iter().map(|entry| entry.file.as_str()).collect();
-        return Entry::Strange(format!(
+        return BootEntry::Invalid(format!(
             "several boot entries start slot {}: {}; remove all but one",
-            letter(slot),
+            slot_letter(slot),
             files.join(", ")
         ));
     }
-    // A rename on VFAT is two writes, and a power cut between them leaves both names. Only a blessing makes the plain
-    // one, so it counts; of two counters the one that was tried more often is the newer one.
-    let counters: Option<Vec<Counter>> = mine.iter().map(|entry| entry.name.counter).collect();
+    // A rename on VFAT is two writes. A power cut between them leaves both names. Only a blessing
+    // creates the plain name, so that name is the newer one; of two counters, the one with fewer
+    // remaining boots is newer.
+    let counters: Option<Vec<BootCounter>> = mine.iter().map(|entry| entry.name.counter).collect();
     let counters = counters.into_iter().flatten();
     let Some(counter) = counters.min_by_key(|counter| counter.left) else {
-        return Entry::Plain;
+        return BootEntry::Plain;
     };
     match (u8::try_from(counter.left), u8::try_from(counter.done)) {
-        (Ok(left), Ok(done)) => Entry::Counted { left, done },
-        _ => Entry::Strange(format!(
-            "the counter of the boot entry {} is too large to be the agent's: remove the entry",
+        (Ok(left), Ok(done)) => BootEntry::Counted { left, done },
+        _ => BootEntry::Invalid(format!(
+            "the counter of the boot entry {} is too large: the agent did not write it; remove the entry",
             first.file
         )),
     }
 }
 
-/// The slot of the entry that the loader calls `id`, with or without a counter and an ending.
-pub fn slot_of_id(listed: &[Listed], id: &str) -> Option<Slot> {
-    let name = Name::parse(id, "conf");
+/// The slot of the entry that the loader calls `id`, with or without a counter and a suffix.
+pub fn find_slot_by_id(listed: &[LoaderEntry], id: &str) -> Option<Slot> {
+    let name = EntryName::parse(id, "conf");
     let id = name.as_ref().map_or(id, |name| name.id.as_str());
     listed
         .iter()
@@ -271,71 +274,71 @@ pub fn slot_of_id(listed: &[Listed], id: &str) -> Option<Slot> {
         .slot()
 }
 
-/// What the name of a file beside the entries says of it, if the agent could have given it that name: the number of the
-/// entry, and whether it only was to become one.
-pub fn ours(file: &str) -> Option<(u32, bool)> {
-    let beside = file
+/// Parses the name of any file in the entries folder. Returns the sequence number and whether the
+/// file is temporary; `None` if the agent did not choose the name.
+pub fn parse_own_file_name(file: &str) -> Option<(u32, bool)> {
+    let temporary = file
         .rsplit_once('.')
         .filter(|(_, end)| end.eq_ignore_ascii_case("new"));
-    let entry = beside.map_or(file, |(entry, _)| entry);
-    let number = Name::parse(entry, "conf")?.sequence()?;
-    Some((number, beside.is_some()))
+    let entry = temporary.map_or(file, |(entry, _)| entry);
+    let number = EntryName::parse(entry, "conf")?.sequence()?;
+    Some((number, temporary.is_some()))
 }
 
-/// The number of an entry that comes before these.
-pub fn next<'a>(listed: impl IntoIterator<Item = &'a Listed>) -> u32 {
-    let newest = listed.into_iter().filter_map(Listed::sequence).max();
+/// The sequence number for an entry that is to precede these.
+pub fn next_sequence<'a>(listed: impl IntoIterator<Item = &'a LoaderEntry>) -> u32 {
+    let newest = listed.into_iter().filter_map(LoaderEntry::sequence).max();
     newest.map_or(1, |newest| newest.saturating_add(1))
 }
 
-/// Entries of others that start something.
-pub fn foreign(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
+/// Foreign entries that start something.
+pub fn foreign_entries(listed: &[LoaderEntry]) -> impl Iterator<Item = &LoaderEntry> {
     listed
         .iter()
-        .filter(|entry| entry.starts.is_some() && entry.slot().is_none())
+        .filter(|entry| entry.target.is_some() && entry.slot().is_none())
 }
 
-/// Entries of others that the loader would take before one of ours, or before the next one of ours.
-pub fn foreign_first(listed: &[Listed]) -> Vec<&Listed> {
-    let next = next(listed);
-    let next = Listed {
-        file: format!("{}+1.conf", id(next)),
-        name: Name {
-            id: id(next),
-            counter: Some(Counter { left: 1, done: 0 }),
+/// Foreign entries that the loader would prefer to one of ours, or to our next one.
+pub fn foreign_entries_before_ours(listed: &[LoaderEntry]) -> Vec<&LoaderEntry> {
+    let next = next_sequence(listed);
+    let next = LoaderEntry {
+        file: format!("{}+1.conf", entry_id(next)),
+        name: EntryName {
+            id: entry_id(next),
+            counter: Some(BootCounter { left: 1, done: 0 }),
         },
-        sort_key: Some(KEY.to_owned()),
+        sort_key: Some(SORT_KEY.to_owned()),
         machine_id: String::new(),
         version: format!("{next:06}"),
-        starts: None,
+        target: None,
     };
     let ours = listed
         .iter()
-        .filter(|entry| entry.slot().is_some() && !entry.name.is_spent());
-    let ours: Vec<&Listed> = ours.chain([&next]).collect();
-    foreign(listed)
+        .filter(|entry| entry.slot().is_some() && !entry.name.is_exhausted());
+    let ours: Vec<&LoaderEntry> = ours.chain([&next]).collect();
+    foreign_entries(listed)
         .filter(|other| {
             ours.iter()
-                .any(|entry| order(other, entry) == Ordering::Less)
+                .any(|entry| compare_entries(other, entry) == Ordering::Less)
         })
         .collect()
 }
 
-/// The order in which the loader lists entries; it starts the first.
-pub fn order(one: &Listed, other: &Listed) -> Ordering {
+/// The order in which the loader lists entries. It starts the first one.
+pub fn compare_entries(one: &LoaderEntry, other: &LoaderEntry) -> Ordering {
     one.name
-        .is_spent()
-        .cmp(&other.name.is_spent())
+        .is_exhausted()
+        .cmp(&other.name.is_exhausted())
         .then_with(|| one.sort_key.is_none().cmp(&other.sort_key.is_none()))
         .then_with(|| match (&one.sort_key, &other.sort_key) {
             (Some(key), Some(other_key)) => key
                 .cmp(other_key)
                 .then_with(|| one.machine_id.cmp(&other.machine_id))
-                // Newer ones first.
-                .then_with(|| version_order(&other.version, &one.version)),
+                // Newest first.
+                .then_with(|| compare_versions(&other.version, &one.version)),
             _ => Ordering::Equal,
         })
-        .then_with(|| version_order(&other.name.id, &one.name.id))
+        .then_with(|| compare_versions(&other.name.id, &one.name.id))
         .then_with(|| match (one.name.counter, other.name.counter) {
             (Some(counter), Some(other)) => other
                 .left
@@ -346,13 +349,13 @@ pub fn order(one: &Listed, other: &Listed) -> Ordering {
 }
 
 /// Compares two versions.
-pub fn version_order(one: &str, other: &str) -> Ordering {
+pub fn compare_versions(one: &str, other: &str) -> Ordering {
     let (mut one, mut other) = (one.as_bytes(), other.as_bytes());
     loop {
-        one = cut(one, |byte| !is_of_version(byte)).1;
-        other = cut(other, |byte| !is_of_version(byte)).1;
+        one = split_prefix(one, |byte| !is_version_byte(byte)).1;
+        other = split_prefix(other, |byte| !is_version_byte(byte)).1;
         let (first, second) = (one.first().copied(), other.first().copied());
-        // What begins with a tilde is before what ends here.
+        // A version that continues with a tilde precedes one that ends here.
         let marks: &[u8] = match (first, second) {
             (Some(b'~'), _) | (_, Some(b'~')) => b"~",
             (None, _) | (_, None) => return first.is_some().cmp(&second.is_some()),
@@ -376,11 +379,11 @@ pub fn version_order(one: &str, other: &str) -> Ordering {
                 byte.is_ascii_alphabetic()
             }
         };
-        let (part, rest) = cut(one, is_part);
-        let (other_part, other_rest) = cut(other, is_part);
+        let (part, rest) = split_prefix(one, is_part);
+        let (other_part, other_rest) = split_prefix(other, is_part);
         (one, other) = (rest, other_rest);
         let decided = if is_number {
-            number_order(part, other_part)
+            compare_numbers(part, other_part)
         } else {
             part.cmp(other_part)
         };
@@ -390,20 +393,20 @@ pub fn version_order(one: &str, other: &str) -> Ordering {
     }
 }
 
-fn is_of_version(byte: u8) -> bool {
+fn is_version_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-.~^".contains(&byte)
 }
 
-/// The bytes at the beginning for which `is` holds, and the rest.
-fn cut(bytes: &[u8], is: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+/// Splits the leading bytes for which `is` is true from the rest.
+fn split_prefix(bytes: &[u8], is: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
     let end = bytes.iter().position(|byte| !is(*byte));
     bytes.split_at(end.unwrap_or(bytes.len()))
 }
 
-/// Compares digits as numbers of any length; no digits are zero.
-fn number_order(one: &[u8], other: &[u8]) -> Ordering {
-    let one = cut(one, |byte| byte == b'0').1;
-    let other = cut(other, |byte| byte == b'0').1;
+/// Compares digits as numbers of any length. No digits count as zero.
+fn compare_numbers(one: &[u8], other: &[u8]) -> Ordering {
+    let one = split_prefix(one, |byte| byte == b'0').1;
+    let other = split_prefix(other, |byte| byte == b'0').1;
     one.len().cmp(&other.len()).then_with(|| one.cmp(other))
 }
 

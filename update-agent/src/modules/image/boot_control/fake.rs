@@ -1,4 +1,5 @@
-//! For tests: a machine with two slots whose ESP, devices, variables and mounts are files of a folder.
+//! For tests: a machine with two slots. Its ESP, devices, variables and mounts are files in a
+//! folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,40 +7,40 @@ use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 
-use super::System;
+use super::SystemInterfaces;
 use super::sdboot::{Esp, SystemdBoot};
 use crate::config::ImageConfig;
 use crate::model::Sha256;
-use crate::modules::image::slots::{Slot, What};
-use crate::place::Place;
+use crate::modules::image::slots::{Slot, SlotImage};
+use crate::paths::AgentPaths;
 use crate::runner::{Command, Output, RunError, Runner};
 
-/// What the kernel tells of mounts: the root is slot A.
+/// The mount table of the machine: the root is slot A.
 pub const MOUNTS: &str = "22 1 254:2 / / ro - erofs /dev/root ro\n\
     23 22 254:1 / /efi rw - vfat /dev/vda1 rw,errors=remount-ro\n\
     24 22 254:4 / /var rw - ext4 /dev/vda4 rw\n";
 
-/// The command line of a kernel that may be tried in slot B.
-pub const GOOD: &str = "root=PARTLABEL=root-b ro panic=10 evenkeel.deadline=60";
+/// Command line of a kernel that may be tried in slot B.
+pub const GOOD_CMDLINE: &str = "root=PARTLABEL=root-b ro panic=10 evenkeel.deadline=60";
 
-/// So many bytes has the device of a slot.
-pub const SLOT: usize = 64 << 10;
+/// Size of a slot's device.
+pub const SLOT_BYTES: usize = 64 << 10;
 
 /// The machine. It runs slot A, whose entry is blessed; slot B is empty.
-pub struct Machine {
+pub struct BootMachine {
     root: TempDir,
-    pub place: Place,
+    pub paths: AgentPaths,
     pub config: ImageConfig,
 }
 
-impl Machine {
+impl BootMachine {
     pub fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
-        let place = Place::new(root.path(), None);
-        place.prepare().expect("the state folder");
+        let paths = AgentPaths::new(root.path(), None);
+        paths.prepare().expect("the state folder");
         let machine = Self {
             root,
-            place,
+            paths,
             config: ImageConfig::default(),
         };
         machine.write("proc/self/mountinfo", MOUNTS);
@@ -48,15 +49,15 @@ impl Machine {
         machine.write("etc/os-release", "IMAGE_ID=edge\nIMAGE_VERSION=\"1.0\"\n");
         let labels = ["esp", "root-a", "root-b", "data"];
         for (number, label) in (1..).zip(labels) {
-            machine.partition(number, label);
+            machine.add_partition(number, label);
         }
         machine.write("efi/EFI/systemd/systemd-bootx64.efi", "MZ");
         machine.write("efi/loader/loader.conf", "timeout 0\neditor no\n");
         machine.write("efi/EFI/evenkeel/slot-a.efi", "kernel a");
-        machine.entry("evenkeel-000001.conf", &text(1, "slot-a"));
-        machine.variable("LoaderInfo", "systemd-boot 252.39-1~deb12u1");
-        machine.variable("LoaderEntrySelected", "evenkeel-000001.conf");
-        machine.bytes_of_variable("LoaderFeatures", &0x1ff_u64.to_le_bytes());
+        machine.write_entry("evenkeel-000001.conf", &entry_text(1, "slot-a"));
+        machine.set_variable("LoaderInfo", "systemd-boot 252.39-1~deb12u1");
+        machine.set_variable("LoaderEntrySelected", "evenkeel-000001.conf");
+        machine.set_variable_bytes("LoaderFeatures", &0x1ff_u64.to_le_bytes());
         machine
     }
 
@@ -70,63 +71,63 @@ impl Machine {
         fs::write(path, content).expect("the file");
     }
 
-    pub fn partition(&self, number: u32, label: &str) {
+    pub fn add_partition(&self, number: u32, label: &str) {
         let uevent = format!(
             "MAJOR=254\nMINOR={number}\nDEVNAME=vda{number}\nDEVTYPE=partition\nPARTN={number}\nPARTNAME={label}\n"
         );
         self.write(&format!("sys/class/block/vda{number}/uevent"), uevent);
-        self.write(&format!("dev/vda{number}"), vec![0; SLOT]);
+        self.write(&format!("dev/vda{number}"), vec![0; SLOT_BYTES]);
     }
 
-    pub fn entry(&self, file: &str, text: &str) {
+    pub fn write_entry(&self, file: &str, text: &str) {
         self.write(&format!("efi/loader/entries/{file}"), text);
     }
 
-    /// The files beside the entries, sorted.
-    pub fn entries(&self) -> Vec<String> {
-        names(&self.path("efi/loader/entries"))
+    /// Names of all files in the entries folder, sorted.
+    pub fn entry_files(&self) -> Vec<String> {
+        file_names(&self.path("efi/loader/entries"))
     }
 
-    pub fn bytes_of_variable(&self, name: &str, value: &[u8]) {
+    pub fn set_variable_bytes(&self, name: &str, value: &[u8]) {
         let mut bytes = vec![7, 0, 0, 0];
         bytes.extend(value);
-        self.write(&variable(name), bytes);
+        self.write(&variable_path(name), bytes);
     }
 
-    pub fn variable(&self, name: &str, text: &str) {
+    pub fn set_variable(&self, name: &str, text: &str) {
         let units = text.encode_utf16().chain([0]);
         let bytes: Vec<u8> = units.flat_map(u16::to_le_bytes).collect();
-        self.bytes_of_variable(name, &bytes);
+        self.set_variable_bytes(name, &bytes);
     }
 
-    pub fn unset(&self, name: &str) {
-        fs::remove_file(self.path(&variable(name))).expect("the variable");
+    pub fn unset_variable(&self, name: &str) {
+        fs::remove_file(self.path(&variable_path(name))).expect("the variable");
     }
 
-    pub fn system(&self) -> System {
-        System::of(&self.place)
+    pub fn system(&self) -> SystemInterfaces {
+        SystemInterfaces::new(&self.paths)
     }
 
     pub fn esp(&self) -> Esp {
         Esp::new(self.system(), "/efi".into(), &self.config)
     }
 
-    pub fn boot(&self, runner: Arc<dyn Runner>) -> SystemdBoot {
+    pub fn boot_control(&self, runner: Arc<dyn Runner>) -> SystemdBoot {
         SystemdBoot::new(self.system(), runner, "/efi".into(), &self.config)
     }
 
-    /// The same for tests that start no program.
-    pub fn quiet_boot(&self) -> SystemdBoot {
-        self.boot(Arc::new(crate::hooks::fake::Fake::default()))
+    /// Boot control for tests that start no program.
+    pub fn boot_control_without_programs(&self) -> SystemdBoot {
+        self.boot_control(Arc::new(crate::hooks::fake::FakeRunner::default()))
     }
 }
 
-fn variable(name: &str) -> String {
+fn variable_path(name: &str) -> String {
     format!("sys/firmware/efi/efivars/{name}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")
 }
 
-/// The names in a folder, sorted.
-pub fn names(folder: &Path) -> Vec<String> {
+/// Names of the files in a folder, sorted.
+pub fn file_names(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder).expect("the folder").flatten();
     let mut names: Vec<String> = files
         .map(|file| file.file_name().to_string_lossy().into_owned())
@@ -135,15 +136,15 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The text of an entry as the agent writes it.
-pub fn text(sequence: u32, kernel: &str) -> String {
+/// Content of an entry as the agent writes it.
+pub fn entry_text(sequence: u32, kernel: &str) -> String {
     format!("title t\nsort-key evenkeel\nversion {sequence:06}\nefi /EFI/evenkeel/{kernel}.efi\n")
 }
 
 /// An image.
-pub fn what() -> What {
-    What {
-        file: Sha256::of(b"the file"),
+pub fn slot_image() -> SlotImage {
+    SlotImage {
+        file: Sha256::hash(b"the file"),
         profile_name: "edge".to_owned(),
         image_id: "1.1".to_owned(),
         raw: None,
@@ -151,13 +152,13 @@ pub fn what() -> What {
 }
 
 /// The smallest PE file with a command line.
-pub fn uki(cmdline: &str) -> Vec<u8> {
-    let length = u32::try_from(cmdline.len()).expect("a short one");
+pub fn uki_with_cmdline(cmdline: &str) -> Vec<u8> {
+    let length = u32::try_from(cmdline.len()).expect("a short command line");
     let mut bytes = vec![0; 64];
     bytes[..2].copy_from_slice(b"MZ");
     bytes[0x3c] = 64;
     bytes.extend(b"PE\0\0");
-    // The machine, and one section; no optional header.
+    // Machine type and one section; no optional header.
     bytes.extend([0x64, 0x86, 1, 0]);
     bytes.extend([0; 16]);
     bytes.extend(b".cmdline");
@@ -170,56 +171,56 @@ pub fn uki(cmdline: &str) -> Vec<u8> {
     bytes
 }
 
-/// `mount` and `umount`: what is mounted has these kernels, and these other files.
+/// Fake `mount` and `umount`. A mounted image has these kernels and these other files.
 #[derive(Debug)]
-pub struct Mounting {
+pub struct MountRunner {
     root: PathBuf,
     kernels: Vec<(Slot, Vec<u8>)>,
     files: Vec<&'static str>,
-    asked: Mutex<Vec<String>>,
-    refuses: bool,
+    commands: Mutex<Vec<String>>,
+    fails: bool,
 }
 
-impl Mounting {
-    pub fn new(machine: &Machine, kernels: Vec<(Slot, Vec<u8>)>) -> Self {
+impl MountRunner {
+    pub fn new(machine: &BootMachine, kernels: Vec<(Slot, Vec<u8>)>) -> Self {
         Self {
-            root: machine.place.root().to_owned(),
+            root: machine.paths.root().to_owned(),
             kernels,
             files: Vec::new(),
-            asked: Mutex::default(),
-            refuses: false,
+            commands: Mutex::default(),
+            fails: false,
         }
     }
 
-    /// The image has a file here as well.
-    pub fn has(mut self, path: &'static str) -> Self {
+    /// Adds a file to the image.
+    pub fn with_file(mut self, path: &'static str) -> Self {
         self.files.push(path);
         self
     }
 
-    /// Nothing can be mounted.
-    pub fn refuses(mut self) -> Self {
-        self.refuses = true;
+    /// Makes each mount fail.
+    pub fn with_failure(mut self) -> Self {
+        self.fails = true;
         self
     }
 
-    /// The command lines so far.
-    pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("the lock").clone()
+    /// The commands so far.
+    pub fn commands(&self) -> Vec<String> {
+        self.commands.lock().expect("the lock").clone()
     }
 }
 
 #[async_trait::async_trait]
-impl Runner for Mounting {
+impl Runner for MountRunner {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
-        self.asked
+        self.commands
             .lock()
             .expect("the lock")
             .push(command.to_string());
         let point = command.arguments.last().expect("a folder");
         let point = self.root.join(point.trim_start_matches('/'));
         match command.program.as_str() {
-            "mount" if self.refuses => {
+            "mount" if self.fails => {
                 return Ok(Output {
                     status: Some(32),
                     stdout: String::new(),
@@ -230,7 +231,7 @@ impl Runner for Mounting {
                 let folder = point.join("usr/lib/evenkeel/boot");
                 fs::create_dir_all(&folder).expect("a folder");
                 for (slot, kernel) in &self.kernels {
-                    let name = format!("slot-{}.efi", super::entries::letter(*slot));
+                    let name = format!("slot-{}.efi", super::entries::slot_letter(*slot));
                     fs::write(folder.join(name), kernel).expect("a kernel");
                 }
                 for path in &self.files {

@@ -1,4 +1,4 @@
-//! What is mounted, and which partitions there are, as the kernel tells it.
+//! Mounts and partitions, as the kernel reports them.
 
 use std::fs;
 use std::io;
@@ -8,25 +8,25 @@ use crate::modules::image::slots::Slot;
 
 /// A line of `/proc/self/mountinfo`; see `proc_pid_mountinfo(5)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Major and minor number of the device, with a colon between.
+pub struct MountEntry {
+    /// Major and minor number of the device, separated by a colon.
     pub device: String,
-    /// Where it is mounted, as seen from inside the managed root.
-    pub at: PathBuf,
-    /// The type of the file system.
-    pub kind: String,
+    /// Mount point, as a path inside the managed root.
+    pub mount_point: PathBuf,
+    /// Type of the file system.
+    pub fs_type: String,
     /// Whether the mount or the file system is read-only.
     pub read_only: bool,
 }
 
-/// All mounts, in the order in which they were made. Lines that are not understood are left out.
-pub fn read(mountinfo: &Path) -> io::Result<Vec<Mount>> {
+/// Reads all mounts, oldest first. Lines that cannot be parsed are skipped.
+pub fn read_mounts(mountinfo: &Path) -> io::Result<Vec<MountEntry>> {
     let text = fs::read_to_string(mountinfo)?;
-    Ok(text.lines().filter_map(parse).collect())
+    Ok(text.lines().filter_map(parse_mount).collect())
 }
 
-fn parse(line: &str) -> Option<Mount> {
-    // Optional fields lie before the dash; how many varies.
+fn parse_mount(line: &str) -> Option<MountEntry> {
+    // A variable number of optional fields precedes the dash.
     let (before, behind) = line.split_once(" - ")?;
     let mut before = before.split(' ').skip(2);
     let device = before.next()?.to_owned();
@@ -36,65 +36,67 @@ fn parse(line: &str) -> Option<Mount> {
     let kind = behind.next()?.to_owned();
     let own_options = behind.nth(1).unwrap_or_default();
     let mut all = options.split(',').chain(own_options.split(','));
-    Some(Mount {
+    Some(MountEntry {
         device,
-        at: PathBuf::from(unescaped(at)),
-        kind,
+        mount_point: PathBuf::from(unescape(at)),
+        fs_type: kind,
         read_only: all.any(|option| option == "ro"),
     })
 }
 
-/// Spaces and the like are written as a backslash and three octal digits.
-fn unescaped(text: &str) -> String {
+/// Decodes octal escapes: the kernel writes a space as a backslash and three digits.
+fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
-    let mut whole = parts.next().unwrap_or_default().to_owned();
+    let mut unescaped = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let code = part
             .get(..3)
             .and_then(|digits| u8::from_str_radix(digits, 8).ok());
         if let Some(code) = code {
-            whole.push(char::from(code));
-            whole.push_str(&part[3..]);
+            unescaped.push(char::from(code));
+            unescaped.push_str(&part[3..]);
         } else {
-            whole.push('\\');
-            whole.push_str(part);
+            unescaped.push('\\');
+            unescaped.push_str(part);
         }
     }
-    whole
+    unescaped
 }
 
-/// The mount that `path` lies in: of those above it the deepest, and of several at one place the last.
-pub fn of_path<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
-    let above = mounts.iter().filter(|mount| path.starts_with(&mount.at));
-    above.max_by_key(|mount| mount.at.components().count())
+/// The mount that contains `path`: the deepest one, and of several at one mount point the latest.
+pub fn find_mount<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
+    let above = mounts
+        .iter()
+        .filter(|mount| path.starts_with(&mount.mount_point));
+    above.max_by_key(|mount| mount.mount_point.components().count())
 }
 
-/// A partition.
+/// A partition with a label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partition {
-    /// The name of its device below `/dev`.
+    /// Path of its device, relative to `/dev`.
     pub node: String,
-    /// Major and minor number of the device, with a colon between.
+    /// Major and minor number of the device, separated by a colon.
     pub device: String,
-    /// Its label in the partition table.
+    /// Label in the partition table.
     pub label: String,
-    /// Its number in the partition table.
+    /// Number in the partition table.
     pub number: u32,
 }
 
-/// All partitions that have a label. What cannot be read is left out.
-pub fn partitions(sys: &Path) -> Vec<Partition> {
+/// Reads all partitions that have a label. Partitions that cannot be read are skipped.
+pub fn read_partitions(sys: &Path) -> Vec<Partition> {
     let Ok(folders) = fs::read_dir(sys.join("class/block")) else {
         return Vec::new();
     };
     folders
         .flatten()
         .filter_map(|folder| fs::read_to_string(folder.path().join("uevent")).ok())
-        .filter_map(|uevent| partition(&uevent))
+        .filter_map(|uevent| parse_partition(&uevent))
         .collect()
 }
 
-fn partition(uevent: &str) -> Option<Partition> {
+fn parse_partition(uevent: &str) -> Option<Partition> {
     let value = |name: &str| {
         let mut lines = uevent.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
@@ -107,26 +109,26 @@ fn partition(uevent: &str) -> Option<Partition> {
     })
 }
 
-/// The partition that the running system has as its root. `None` if the root lies on something else, such as an
-/// overlay.
-pub fn of_root(mounts: &[Mount], sys: &Path) -> Option<Partition> {
-    let root = of_path(mounts, Path::new("/"))?;
-    partitions(sys)
+/// The partition of the root file system. `None` if the root is not on a partition, for example on
+/// an overlay.
+pub fn find_root_partition(mounts: &[MountEntry], sys: &Path) -> Option<Partition> {
+    let root = find_mount(mounts, Path::new("/"))?;
+    read_partitions(sys)
         .into_iter()
         .find(|partition| partition.device == root.device)
 }
 
-/// The slot that the kernel's command line names as the root.
+/// The slot whose root the kernel's command line names.
 pub fn slot_of_cmdline(cmdline: &str) -> Option<Slot> {
     let root = cmdline
         .split_whitespace()
-        .filter_map(|word| word.strip_prefix("root="))
+        .filter_map(|argument| argument.strip_prefix("root="))
         .next_back()?;
     let label = root.trim_matches('"').strip_prefix("PARTLABEL=")?;
     slot_of_label(label)
 }
 
-/// The slot with this label.
+/// The slot with this partition label.
 pub fn slot_of_label(label: &str) -> Option<Slot> {
     [Slot::A, Slot::B]
         .into_iter()
@@ -137,28 +139,31 @@ pub fn slot_of_label(label: &str) -> Option<Slot> {
 mod tests {
     use super::*;
 
-    const LINES: &str = "22 1 254:2 / / ro,relatime shared:1 - erofs /dev/root ro,user_xattr\n\
+    const MOUNTINFO_LINES: &str = "22 1 254:2 / / ro,relatime shared:1 - erofs /dev/root ro,user_xattr\n\
         23 22 254:1 / /efi rw,relatime shared:2 master:3 - vfat /dev/vda1 rw,fmask=0022,errors=remount-ro\n\
         24 22 254:4 / /my\\040data rw - ext4 /dev/vda4 rw\n\
         broken\n\
         25 22 254:1 / /boot rw - vfat /dev/vda1 ro\n";
 
-    fn mounts() -> Vec<Mount> {
-        LINES.lines().filter_map(parse).collect()
+    fn test_mounts() -> Vec<MountEntry> {
+        MOUNTINFO_LINES.lines().filter_map(parse_mount).collect()
     }
 
     #[test]
-    fn a_mount_is_found_with_all_that_varies_in_its_line() {
-        let mounts = mounts();
+    fn a_mount_is_parsed_with_all_optional_fields() {
+        let mounts = test_mounts();
         assert_eq!(mounts.len(), 4);
-        let esp = of_path(&mounts, Path::new("/efi/loader/entries")).unwrap();
-        assert_eq!((esp.kind.as_str(), esp.device.as_str()), ("vfat", "254:1"));
-        assert!(!esp.read_only, "`remount-ro` is what comes of errors");
-        let data = of_path(&mounts, Path::new("/my data/agent")).unwrap();
-        assert_eq!(data.at, Path::new("/my data"));
-        let root = of_path(&mounts, Path::new("/efix")).unwrap();
-        assert!(root.at == Path::new("/") && root.read_only);
-        let late = of_path(&mounts, Path::new("/boot")).unwrap();
+        let esp = find_mount(&mounts, Path::new("/efi/loader/entries")).unwrap();
+        assert_eq!(
+            (esp.fs_type.as_str(), esp.device.as_str()),
+            ("vfat", "254:1")
+        );
+        assert!(!esp.read_only, "`remount-ro` applies only after an error");
+        let data = find_mount(&mounts, Path::new("/my data/agent")).unwrap();
+        assert_eq!(data.mount_point, Path::new("/my data"));
+        let root = find_mount(&mounts, Path::new("/efix")).unwrap();
+        assert!(root.mount_point == Path::new("/") && root.read_only);
+        let late = find_mount(&mounts, Path::new("/boot")).unwrap();
         assert!(late.read_only, "the file system itself became read-only");
     }
 
@@ -177,9 +182,12 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("uevent"), uevent).unwrap();
         }
-        let root = of_root(&mounts(), sys.path()).unwrap();
+        let root = find_root_partition(&test_mounts(), sys.path()).unwrap();
         assert_eq!((root.label.as_str(), root.number), ("root-a", 2));
-        assert_eq!(of_root(&mounts(), Path::new("/nowhere")), None);
+        assert_eq!(
+            find_root_partition(&test_mounts(), Path::new("/nowhere")),
+            None
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! systemd-boot: an entry on trial has a counter in its name, which the loader counts down; to bless it is to rename
-//! it.
+//! systemd-boot: an entry on trial has a boot counter in its name, which the loader decrements.
+//! Blessing the entry means renaming it.
 
 mod esp;
 
@@ -13,28 +13,28 @@ use evenkeel_kit::chain;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use super::files::broken;
-use super::{BootControl, System, blocking, checks, mounts, read_again};
+use super::files::file_failure;
+use super::{BootControl, SystemInterfaces, checks, mounts, reread_slot, run_blocking};
 use crate::config::ImageConfig;
 use crate::durable;
 use crate::model::{Failure, FailureKind};
-use crate::modules::image::device::{Device, read_back, storage};
-use crate::modules::image::slots::{Raw, Seen, Slot, What};
-use crate::modules::image::spool::Spooled;
+use crate::modules::image::device::{SlotDevice, read_back, storage_failure};
+use crate::modules::image::slots::{BootObservation, RawImage, Slot, SlotImage};
+use crate::modules::image::spool::SpooledImage;
 use crate::modules::image::unpack;
 use crate::runner::{Command, Runner};
 
-pub use self::esp::{Esp, IN_IMAGE, listed};
+pub use self::esp::{Esp, IMAGE_KERNELS_FOLDER, read_entries};
 
-/// Mounting and unmounting a slot takes no longer on a disk that works.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Time limit for mounting and unmounting a slot.
+const MOUNT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The entries of an ESP, and the slots that they start.
+/// Boot control with the loader entries on an ESP.
 pub struct SystemdBoot {
     esp: Arc<Esp>,
     runner: Arc<dyn Runner>,
-    /// Held by the work on a slot or on the ESP itself, which goes on when nobody waits for it any longer: never two of
-    /// it.
+    /// Held by work on a slot or on the ESP, which continues if the caller is dropped. It must not
+    /// run concurrently.
     work: Arc<Mutex<()>>,
 }
 
@@ -47,8 +47,13 @@ impl fmt::Debug for SystemdBoot {
 }
 
 impl SystemdBoot {
-    /// Boot control with the ESP that is mounted at `at`, as seen from inside the managed root.
-    pub fn new(system: System, runner: Arc<dyn Runner>, at: PathBuf, config: &ImageConfig) -> Self {
+    /// Boot control with the ESP mounted at `at`, a path inside the managed root.
+    pub fn new(
+        system: SystemInterfaces,
+        runner: Arc<dyn Runner>,
+        at: PathBuf,
+        config: &ImageConfig,
+    ) -> Self {
         Self {
             esp: Arc::new(Esp::new(system, at, config)),
             runner,
@@ -56,42 +61,43 @@ impl SystemdBoot {
         }
     }
 
-    /// Looks at the ESP. Where its disk hangs, this work does and nothing else of the agent.
-    async fn look_at<T: Send + 'static>(
+    /// Runs work that reads the ESP. If the disk hangs, only this work hangs.
+    async fn read_esp<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Esp) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let esp = Arc::clone(&self.esp);
-        blocking(move || work(&esp)).await
+        run_blocking(move || work(&esp)).await
     }
 
-    /// Changes the ESP, beside no other work.
-    async fn change(
+    /// Runs work that changes the ESP, one at a time.
+    async fn change_esp(
         &self,
         work: impl FnOnce(&Esp) -> Result<(), Failure> + Send + 'static,
     ) -> Result<(), Failure> {
-        let alone = self.alone().await;
+        let guard = self.lock_work().await;
         let esp = Arc::clone(&self.esp);
-        blocking(move || {
-            let _alone = alone;
+        run_blocking(move || {
+            let _guard = guard;
             work(&esp)
         })
         .await
     }
 
-    fn system(&self) -> &System {
+    fn system(&self) -> &SystemInterfaces {
         &self.esp.system
     }
 
-    /// Where a slot is mounted to take its kernel.
-    fn point(&self) -> PathBuf {
-        self.system().place.state().join("slot")
+    /// Mount point for a slot whose kernel is read.
+    fn mount_point(&self) -> PathBuf {
+        self.system().paths.state().join("slot")
     }
 
-    /// Unmounts what an agent that was killed left mounted: while it is, the slot can be neither written nor mounted.
-    async fn release(&self) -> Result<(), Failure> {
-        let point = self.system().as_seen(&self.point());
-        let is_point = |mount: &mounts::Mount| mount.at == point;
+    /// Unmounts a slot that a killed agent left mounted. A mounted slot can be neither written nor
+    /// mounted again.
+    async fn unmount_leftover(&self) -> Result<(), Failure> {
+        let point = self.system().relative_to_root(&self.mount_point());
+        let is_point = |mount: &mounts::MountEntry| mount.mount_point == point;
         if self.system().mounts()?.iter().any(is_point) {
             self.unmount().await?;
         }
@@ -99,43 +105,43 @@ impl SystemdBoot {
     }
 
     async fn mount(&self, device: &Path) -> Result<PathBuf, Failure> {
-        let point = self.point();
-        durable::make_folder(&point, 0o700).map_err(broken)?;
-        // Whatever the image holds, it is no more than files here.
-        let command = Command::new("mount", PATIENCE).with([
+        let point = self.mount_point();
+        durable::create_folder(&point, 0o700).map_err(file_failure)?;
+        // The files of the image are only data here.
+        let command = Command::new("mount", MOUNT_TIMEOUT).with_arguments([
             "-o".to_owned(),
             "ro,nodev,nosuid,noexec".to_owned(),
-            self.system().as_seen(device).display().to_string(),
-            self.system().as_seen(&point).display().to_string(),
+            self.system().relative_to_root(device).display().to_string(),
+            self.system().relative_to_root(&point).display().to_string(),
         ]);
         self.run(&command).await?;
         Ok(point)
     }
 
     async fn unmount(&self) -> Result<(), Failure> {
-        let point = self.point();
-        let seen = self.system().as_seen(&point).display().to_string();
-        self.run(&Command::new("umount", PATIENCE).with([seen]))
+        let point = self.mount_point();
+        let point_in_root = self.system().relative_to_root(&point).display().to_string();
+        self.run(&Command::new("umount", MOUNT_TIMEOUT).with_arguments([point_in_root]))
             .await?;
-        // Nothing depends on the empty folder.
+        // The empty folder may remain.
         fs::remove_dir(&point).ok();
         Ok(())
     }
 
     async fn run(&self, command: &Command) -> Result<(), Failure> {
         let answer = self.runner.run(command).await;
-        let output = answer.map_err(|error| storage(chain(&error).to_string()))?;
+        let output = answer.map_err(|error| storage_failure(chain(&error).to_string()))?;
         if output.succeeded() {
             return Ok(());
         }
         Err(Failure::with_log(
             FailureKind::Storage,
-            format!("{command} {}", output.ending()),
-            &output.words(),
+            format!("{command} {}", output.describe_status()),
+            &output.combined_output(),
         ))
     }
 
-    async fn alone(&self) -> OwnedMutexGuard<()> {
+    async fn lock_work(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.work).lock_owned().await
     }
 }
@@ -146,72 +152,73 @@ impl BootControl for SystemdBoot {
         "systemd-boot"
     }
 
-    async fn look(&self) -> Result<Seen, Failure> {
-        self.look_at(Esp::look).await
+    async fn observe(&self) -> Result<BootObservation, Failure> {
+        self.read_esp(Esp::observe).await
     }
 
     async fn faults(&self) -> Vec<String> {
-        let found = self.look_at(|esp| Ok(checks::all(esp))).await;
-        found.unwrap_or_else(|failure| vec![failure.reason])
+        let faults = self.read_esp(|esp| Ok(checks::find_faults(esp))).await;
+        faults.unwrap_or_else(|failure| vec![failure.reason])
     }
 
-    async fn room(&self, slot: Slot) -> Result<u64, Failure> {
-        self.look_at(move |esp| esp.room(slot)).await
+    async fn max_image_bytes(&self, slot: Slot) -> Result<u64, Failure> {
+        self.read_esp(move |esp| esp.max_image_bytes(slot)).await
     }
 
     async fn withdraw(&self, slot: Slot) -> Result<(), Failure> {
-        self.change(move |esp| esp.withdraw(slot)).await
+        self.change_esp(move |esp| esp.withdraw(slot)).await
     }
 
     async fn write(
         &self,
         slot: Slot,
-        from: &Spooled,
+        from: &SpooledImage,
         stop: &CancellationToken,
-    ) -> Result<Raw, Failure> {
-        let alone = self.alone().await;
-        self.release().await?;
-        let device = self.esp.device(slot)?;
+    ) -> Result<RawImage, Failure> {
+        let guard = self.lock_work().await;
+        self.unmount_leftover().await?;
+        let device = self.esp.find_device(slot)?;
         let (from, stop) = (from.clone(), stop.clone());
-        blocking(move || {
-            let _alone = alone;
-            let raw = unpack::unpack(&from, Device::open(&device)?, &stop)?;
+        run_blocking(move || {
+            let _guard = guard;
+            let raw = unpack::unpack(&from, SlotDevice::open(&device)?, &stop)?;
             read_back(&device, &raw, &stop)?;
             Ok(raw)
         })
         .await
     }
 
-    async fn reread(&self, slot: Slot, raw: &Raw) -> Result<(), Failure> {
-        let alone = self.alone().await;
-        let device = self.esp.device(slot)?;
-        read_again(alone, device, *raw).await
+    async fn verify_slot(&self, slot: Slot, raw: &RawImage) -> Result<(), Failure> {
+        let guard = self.lock_work().await;
+        let device = self.esp.find_device(slot)?;
+        reread_slot(guard, device, *raw).await
     }
 
-    async fn kernel(&self, slot: Slot, what: &What) -> Result<(), Failure> {
-        let alone = self.alone().await;
-        self.release().await?;
-        let point = self.mount(&self.esp.device(slot)?).await?;
-        let (esp, image) = (Arc::clone(&self.esp), what.image_id.clone());
-        let done = blocking(move || {
-            let copied = esp.copy_kernel(&point, slot, &image);
-            Ok((copied, alone))
+    async fn install_kernel(&self, slot: Slot, image: &SlotImage) -> Result<(), Failure> {
+        let guard = self.lock_work().await;
+        self.unmount_leftover().await?;
+        let point = self.mount(&self.esp.find_device(slot)?).await?;
+        let (esp, image_id) = (Arc::clone(&self.esp), image.image_id.clone());
+        let done = run_blocking(move || {
+            let copied = esp.copy_kernel(&point, slot, &image_id);
+            Ok((copied, guard))
         })
         .await;
-        // Also if nothing was copied: a slot that stays mounted cannot be written. Until then no other work begins.
+        // Also after a failed copy, because a mounted slot cannot be written. No other work starts
+        // before that.
         let unmounted = self.unmount().await;
-        let (copied, _alone) = done?;
+        let (copied, _guard) = done?;
         copied.and(unmounted)
     }
 
-    async fn arm(&self, slot: Slot, what: &What, sequence: u32) -> Result<(), Failure> {
-        let what = what.clone();
-        let arm = move |esp: &Esp| esp.arm(slot, &what, sequence);
-        self.change(arm).await
+    async fn arm(&self, slot: Slot, image: &SlotImage, sequence: u32) -> Result<(), Failure> {
+        let image = image.clone();
+        let arm = move |esp: &Esp| esp.arm(slot, &image, sequence);
+        self.change_esp(arm).await
     }
 
     async fn bless(&self, slot: Slot) -> Result<(), Failure> {
-        self.change(move |esp| esp.bless(slot)).await
+        self.change_esp(move |esp| esp.bless(slot)).await
     }
 }
 

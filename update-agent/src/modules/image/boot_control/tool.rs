@@ -1,23 +1,25 @@
-//! The image tool of an earlier system, `os-update-tool.sh`, which writes whole-disk images and starts a slot once.
+//! The image tool of an earlier system, `os-update-tool.sh`, which writes whole-disk images and
+//! starts a slot once.
 //!
-//! The tool has faults that are answered here:
+//! This module works around the faults of the tool:
 //!
-//! | Fault | Answer |
+//! | Fault | Workaround |
 //! | --- | --- |
-//! | `-c` keeps whatever runs | called only when the slot to keep is the one that runs |
-//! | `-a` takes a half prepared slot | what it set aside is removed before `-w`, noted then, compared before `-a` |
-//! | kernels are copied by dd | compared after `-a`; if they differ, the order to start it is taken back |
-//! | it goes on when nobody waits for it any longer | it holds a lock ([`calls`]); while it does, nothing is begun |
-//! | a slot is started once and nothing counts | `panic=` and a watchdog are required |
-//! | nothing tells afterwards that it was to be started | that is noted before `-a`, until it is taken back or kept |
-//! | letters of paths, `.zst`, room | refused before it is called, and at the plan as far as that can be told |
+//! | `-c` blesses whatever runs | called only if the slot to bless is the running one |
+//! | `-a` accepts a half-prepared slot | the backup kernel is removed before `-w`, recorded after it, compared before `-a` |
+//! | kernels are copied with dd | compared after `-a`; if they differ, the one-shot order is cleared |
+//! | a call continues after its timeout | the tool holds a lock ([`calls`]); no other call starts meanwhile |
+//! | a slot is started once, and nothing counts boots | `panic=` and a watchdog are required |
+//! | there is no trace of a one-shot order that was followed | a mark is stored before `-a`, and removed when the order is cleared or the slot is blessed |
+//! | characters in paths, `.zst`, free space | checked before the call, and at planning as far as possible |
 //! | `--dev`, `-r` | never used |
-
+//! | `--dev`, `-r` | never used |
 mod calls;
-mod link;
+mod loader_variables;
 mod names;
-mod note;
-mod told;
+mod slot_state;
+mod spool_link;
+mod tool_record;
 
 use std::fmt;
 use std::fs;
@@ -28,61 +30,70 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use self::link::{Link, is_taken};
-use self::names::{is, kernels, slot_of, slot_of_partition};
-use self::note::{Mark, Note};
-use self::told::Told;
-use super::files::{self, broken};
+use self::loader_variables::LoaderVariables;
+use self::names::{is_kernel, slot_of_partition, started_and_other_kernel};
+use self::spool_link::{SpoolLink, is_accepted_path};
+use self::tool_record::{ToolRecord, TrialMark};
+use super::files::{self, file_failure};
 use super::mounts::{self, Partition};
-use super::{BootControl, System, blocking, checks, failed, read_again};
+use super::{BootControl, SystemInterfaces, apply_failure, checks, reread_slot, run_blocking};
 use crate::config::ImageConfig;
 use crate::durable;
-use crate::model::{Failure, FailureKind, ImageWish};
-use crate::modules::image::device::storage;
-use crate::modules::image::slots::{Entry, Raw, Seen, Slot, What};
-use crate::modules::image::spool::Spooled;
+use crate::model::{Failure, FailureKind, ImageSpec};
+use crate::modules::image::device::storage_failure;
+use crate::modules::image::slots::{BootEntry, BootObservation, RawImage, Slot, SlotImage};
+use crate::modules::image::spool::SpooledImage;
 use crate::modules::image::uki;
 use crate::os::OsRelease;
 use crate::runner::Runner;
 
-/// Where the ESP is mounted, unless it is configured.
-const ESP: &str = "/boot/efi";
+/// Default mount point of the ESP.
+const DEFAULT_ESP_MOUNT_POINT: &str = "/boot/efi";
 
-/// The folder of the two kernels, below the ESP.
-const KERNELS: &str = "EFI/Linux";
+/// Folder of the two kernels, relative to the ESP.
+const KERNELS_FOLDER: &str = "EFI/Linux";
 
-/// The kernel of the slot that was written last, until it is kept.
-const ASIDE: &str = "EFI/Linux/os-update-tool-data/linux.bak";
+/// Kernel of the slot that was written last, relative to the ESP. The tool removes it when the slot
+/// is blessed.
+const BACKUP_KERNEL: &str = "EFI/Linux/os-update-tool-data/linux.bak";
 
-/// Where the tool unpacks, and the bytes that it wants to be free there.
-const UNPACKS: &str = "/opt/OS/abupdate";
-const ROOM: u64 = 2500 << 20;
+/// Folder in which the tool unpacks images.
+const UNPACK_FOLDER: &str = "/opt/OS/abupdate";
 
-/// What says when the image was built, where os-release(5) names no version of it.
-const IMAGE: &str = "/etc/image-id";
+/// Free space that the tool needs there, in bytes.
+const MIN_UNPACK_BYTES: u64 = 2500 << 20;
 
-/// Why a machine must have a watchdog.
-const NO_COUNT: &str = "the image tool starts a slot without counting its boots, so that nothing else ends one that hangs";
+/// File with the build date of the image, for images without a version in os-release(5).
+const IMAGE_ID_FILE: &str = "/etc/image-id";
 
-/// How long the tool may take to answer, to set something, and to write.
-const LOOK: Duration = Duration::from_mins(2);
-const SET: Duration = Duration::from_mins(5);
-const WRITE: Duration = Duration::from_hours(1);
+/// Why a machine needs a watchdog.
+const NO_BOOT_COUNTING: &str = "the image tool starts a slot without counting its boots, so only a watchdog can end a boot that hangs";
 
-/// How long a look may take together with what is set after it: to keep a slot the tool copies kernels.
-const PATIENCE: Duration = Duration::from_mins(6);
+/// Time limit of a call that reads the state.
+const QUERY_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The tool.
-pub struct Tool {
-    system: System,
+/// Time limit of a call that changes which slot starts.
+const CHANGE_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Time limit of a call that writes an image.
+const WRITE_TIMEOUT: Duration = Duration::from_hours(1);
+
+/// Time limit for `observe`, `bless` and `withdraw`, each of which reads the state first. Blessing
+/// copies kernels.
+const CALL_TIMEOUT: Duration = Duration::from_mins(6);
+
+/// Boot control with the tool.
+pub struct ImageTool {
+    system: SystemInterfaces,
     runner: Arc<dyn Runner>,
     program: String,
     esp: PathBuf,
-    /// Held by the work on a slot itself, which goes on when nobody waits for it any longer: never two of it.
+    /// Held by work on a slot, which continues if the caller is dropped. It must not run
+    /// concurrently.
     work: Arc<Mutex<()>>,
 }
 
-impl fmt::Debug for Tool {
+impl fmt::Debug for ImageTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tool")
             .field("program", &self.program)
@@ -91,12 +102,20 @@ impl fmt::Debug for Tool {
     }
 }
 
-impl Tool {
-    /// Boot control by the program at `tool`, as seen from inside the managed root.
-    pub fn new(system: System, runner: Arc<dyn Runner>, tool: &Path, config: &ImageConfig) -> Self {
-        let esp = config.esp.as_deref().unwrap_or(Path::new(ESP));
+impl ImageTool {
+    /// Boot control with the program at `tool`, a path inside the managed root.
+    pub fn new(
+        system: SystemInterfaces,
+        runner: Arc<dyn Runner>,
+        tool: &Path,
+        config: &ImageConfig,
+    ) -> Self {
+        let esp = config
+            .esp
+            .as_deref()
+            .unwrap_or(Path::new(DEFAULT_ESP_MOUNT_POINT));
         Self {
-            esp: system.inside(esp),
+            esp: system.resolve_in_root(esp),
             system,
             runner,
             program: tool.display().to_string(),
@@ -104,68 +123,52 @@ impl Tool {
         }
     }
 
-    async fn alone(&self) -> OwnedMutexGuard<()> {
+    async fn lock_work(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.work).lock_owned().await
     }
 
-    /// Does work on the ESP, which may hang.
-    async fn on_esp<T: Send + 'static>(
+    /// Runs work on the ESP, whose disk may hang.
+    async fn run_on_esp<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let esp = self.esp.clone();
-        blocking(move || work(&esp)).await
+        run_blocking(move || work(&esp)).await
     }
 
-    /// The slot that runs: as the tool shows it, else by the partition of the root.
-    async fn booted(&self) -> Result<Option<Slot>, Failure> {
-        let shown = self.run(&self.command(LOOK, &["-v"])).await?.words();
-        let partitions = mounts::partitions(&self.system.sys);
-        let named =
-            shown.split(|letter: char| letter.is_whitespace() || ":,;()'\"".contains(letter));
-        let mut slots = named
-            .filter_map(|word| word.strip_prefix("/dev/"))
-            .filter_map(|node| slot_of(node, &partitions));
-        if let Some(slot) = slots.next() {
-            if slots.any(|other| other != slot) {
-                return Err(failed(format!("{} -v names both slots", self.program)));
-            }
-            return Ok(Some(slot));
-        }
-        let root = mounts::of_root(&self.system.mounts()?, &self.system.sys);
-        Ok(root.and_then(|root| slot_of(&root.node, &partitions)))
+    fn read_loader_variables(&self) -> Result<LoaderVariables, Failure> {
+        LoaderVariables::read(&self.system.efi)
     }
 
-    fn told(&self) -> Result<Told, Failure> {
-        Told::read(&self.system.efi)
-    }
-
-    /// The device of a slot, below the `dev` of the managed root.
-    fn device(&self, slot: Slot) -> Result<PathBuf, Failure> {
-        let dev = self.system.place.inside("/dev");
-        // With an encrypted disk the slots are behind these.
-        let mapped = dev.join(format!("mapper/rootfs_{}", super::entries::letter(slot)));
+    /// Path of the device of a slot, in the `/dev` of the managed root.
+    fn find_device(&self, slot: Slot) -> Result<PathBuf, Failure> {
+        let dev = self.system.paths.inside("/dev");
+        // The mapped device exists if the disk is encrypted.
+        let mapped = dev.join(format!(
+            "mapper/rootfs_{}",
+            super::entries::slot_letter(slot)
+        ));
         if mapped.exists() {
             return Ok(mapped);
         }
-        let found: Vec<Partition> = mounts::partitions(&self.system.sys)
+        let candidates: Vec<Partition> = mounts::read_partitions(&self.system.sys)
             .into_iter()
             .filter(|partition| slot_of_partition(partition) == Some(slot))
             .collect();
-        match found.as_slice() {
+        match candidates.as_slice() {
             [one] => Ok(dev.join(&one.node)),
-            _ => Err(storage(format!(
-                "slot {} has {} partitions named rootfs, and should have one",
-                super::entries::letter(slot),
-                found.len()
+            _ => Err(storage_failure(format!(
+                "slot {} has {} partitions with the label rootfs, and must have exactly one",
+                super::entries::slot_letter(slot),
+                candidates.len()
             ))),
         }
     }
 
-    fn image(&self) -> Option<(String, String)> {
-        self.system.image().or_else(|| {
-            let profile = OsRelease::of(&self.system.place).image_id;
-            let text = fs::read_to_string(self.system.place.inside(IMAGE)).ok()?;
+    fn running_image(&self) -> Option<(String, String)> {
+        self.system.running_image().or_else(|| {
+            let profile = OsRelease::read(&self.system.paths).image_id;
+            let text = fs::read_to_string(self.system.paths.inside(IMAGE_ID_FILE)).ok()?;
             let mut lines = text.lines().map(str::trim);
             let built = lines.find_map(|line| line.strip_prefix("IMAGE_BUILD_DATE="))?;
             let built = built.trim_matches('"').to_owned();
@@ -173,112 +176,82 @@ impl Tool {
         })
     }
 
-    fn note(&self) -> PathBuf {
-        self.system.place.state().join("image-tool.json")
+    fn record_path(&self) -> PathBuf {
+        self.system.paths.state().join("image-tool.json")
     }
 
-    /// Fails unless the kernel that was set aside is the one of this image, whole.
-    async fn must_be_noted(&self, what: &What) -> Result<Note, Failure> {
-        let note = Note::read(&self.note())?;
-        let note = note.filter(|note| note.file == what.file).ok_or_else(|| {
-            failed(format!(
-                "the image {} was not written by {} to its end: let it be written again",
-                what.image_id, self.program
+    /// Fails unless the backup kernel is the complete kernel of this image. Returns the record.
+    async fn check_backup_kernel(&self, image: &SlotImage) -> Result<ToolRecord, Failure> {
+        let note = ToolRecord::read(&self.record_path())?;
+        let note = note.filter(|note| note.file == image.file).ok_or_else(|| {
+            apply_failure(format!(
+                "the image {} was not written completely by {}: write it again",
+                image.image_id, self.program
             ))
         })?;
-        let aside = self.on_esp(|esp| files::digest(&esp.join(ASIDE))).await?;
-        if aside == note.kernel {
+        let backup_sha256 = self
+            .run_on_esp(|esp| files::file_sha256(&esp.join(BACKUP_KERNEL)))
+            .await?;
+        if backup_sha256 == note.kernel {
             return Ok(note);
         }
-        Err(failed(format!(
-            "{ASIDE} is not the kernel that {} set aside: let the image be written again",
+        Err(apply_failure(format!(
+            "{BACKUP_KERNEL} is not the kernel that {} stored there: write the image again",
             self.program
         )))
     }
-
-    /// The entry of a slot that the loader is to start once. What was ordered in this boot is compared whenever it is
-    /// looked at: an agent that ended before it had compared left an order that may start half a kernel.
-    async fn ordered(&self, slot: Slot, boot_id: &str) -> Result<Entry, Failure> {
-        let note = Note::read(&self.note())?;
-        let Some(note) = note.filter(|note| note.is_ordered(slot, boot_id)) else {
-            return Ok(Entry::Once);
-        };
-        let judged = match self.must_be_free() {
-            Ok(()) => self.judge(&note).await,
-            busy => busy,
-        };
-        Ok(match judged {
-            Ok(()) => Entry::Once,
-            Err(failure) => Entry::Strange(failure.reason),
-        })
-    }
-
-    /// What the loader does with the slot that does not run.
-    async fn waiting(&self, slot: Slot, boot_id: &str, told: &Told) -> Result<Entry, Failure> {
-        let (_, other) = kernels(&told.selected);
-        if is(told.once.as_deref(), other) {
-            return self.ordered(slot, boot_id).await;
-        }
-        if is(told.default.as_deref(), other) {
-            return Ok(Entry::Plain);
-        }
-        // The loader forgets its order when it follows it. If the image ended before it wrote down that it runs, this
-        // is all that tells it from one that nothing ever started.
-        match Note::read(&self.note())? {
-            Some(note) if note.was_tried(slot, boot_id) => Ok(Entry::Once),
-            _ => Ok(Entry::Absent),
-        }
-    }
-
-    /// Whether the next boot, and only that, starts the kernel that was noted.
-    async fn judge(&self, note: &Note) -> Result<(), Failure> {
-        let (told, kernel) = (self.told()?, note.kernel);
-        self.on_esp(move |esp| told.judge(esp, &kernel)).await
-    }
 }
 
-/// Fails if the tool wants more room than there is.
-fn must_suffice(free: u64) -> Result<(), Failure> {
-    if free >= ROOM {
+/// Fails if the tool needs more free space than there is.
+fn check_unpack_space(free: u64) -> Result<(), Failure> {
+    if free >= MIN_UNPACK_BYTES {
         return Ok(());
     }
-    Err(storage(format!(
-        "the image tool wants {} MiB free below {UNPACKS}, and there are {}: remove what is not needed there",
-        ROOM >> 20,
+    Err(storage_failure(format!(
+        "the image tool needs {} MiB free below {UNPACK_FOLDER}, and {} MiB are free: remove files that are not needed",
+        MIN_UNPACK_BYTES >> 20,
         free >> 20
     )))
 }
 
 #[async_trait::async_trait]
-impl BootControl for Tool {
+impl BootControl for ImageTool {
     fn name(&self) -> &'static str {
         "os-update-tool"
     }
 
-    fn patience(&self) -> Duration {
-        PATIENCE
+    fn call_timeout(&self) -> Duration {
+        CALL_TIMEOUT
     }
 
-    async fn look(&self) -> Result<Seen, Failure> {
-        let booted = self.booted().await?;
+    async fn observe(&self) -> Result<BootObservation, Failure> {
+        let booted = self.find_booted_slot().await?;
         let boot_id = self.system.boot_id()?;
-        let told = self.told()?;
-        let (_, other) = kernels(&told.selected);
-        // Without a default there was no update yet: what runs is what starts.
-        let runs = if is(told.default.as_deref(), other) {
-            Entry::Once
+        let variables = self.read_loader_variables()?;
+        let (_, other) = started_and_other_kernel(&variables.selected);
+        // Without a default there was no update yet: the running slot is the default.
+        let runs = if is_kernel(variables.default.as_deref(), other) {
+            BootEntry::OneShot
         } else {
-            Entry::Plain
+            BootEntry::Plain
         };
         let (a, b) = match booted {
-            Some(Slot::A) => (runs, self.waiting(Slot::B, &boot_id, &told).await?),
-            Some(Slot::B) => (self.waiting(Slot::A, &boot_id, &told).await?, runs),
-            None => (Entry::Absent, Entry::Absent),
+            Some(Slot::A) => (
+                runs,
+                self.inactive_slot_entry(Slot::B, &boot_id, &variables)
+                    .await?,
+            ),
+            Some(Slot::B) => (
+                self.inactive_slot_entry(Slot::A, &boot_id, &variables)
+                    .await?,
+                runs,
+            ),
+            None => (BootEntry::Absent, BootEntry::Absent),
         };
-        Ok(Seen {
+        Ok(BootObservation {
             booted,
             boot_id,
-            image: self.image(),
+            image: self.running_image(),
             a,
             b,
             foreign: Vec::new(),
@@ -287,200 +260,218 @@ impl BootControl for Tool {
 
     async fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
-        if let Err(failure) = self.booted().await {
+        if let Err(failure) = self.find_booted_slot().await {
             faults.push(failure.reason);
         }
-        if let Err(failure) = self.told() {
+        if let Err(failure) = self.read_loader_variables() {
             faults.push(failure.reason);
         }
-        // Nothing counts boots here: a machine that hangs comes back only by these.
-        faults.extend(checks::watchdog(&self.system.sys, NO_COUNT));
-        if let Err(why) = checks::panics(&self.system.cmdline()) {
-            faults.push(format!("of the kernel that runs: {why}"));
+        // Nothing counts boots here, so only a watchdog and `panic=` end a boot that hangs.
+        faults.extend(checks::check_watchdog(&self.system.sys, NO_BOOT_COUNTING));
+        if let Err(why) = checks::check_panic_option(&self.system.cmdline()) {
+            faults.push(format!("the running kernel: {why}"));
         }
-        if !is_taken(self.system.place.state()) {
+        if !is_accepted_path(self.system.paths.state()) {
             faults.push(format!(
-                "the image tool takes no path such as {}: put the state folder where names have letters, digits and ._/- \
-                 only",
-                self.system.place.state().display()
+                "the image tool does not accept a path such as {}: use a state directory whose path has only letters, digits \
+                 and ._/-",
+                self.system.paths.state().display()
             ));
         }
         faults
     }
 
-    /// What the file really is, its first bytes tell when it is there. A name that says so saves a download.
-    fn refuses(&self, wish: &ImageWish) -> Option<Failure> {
-        let path = wish.url.split(['?', '#']).next().unwrap_or_default();
+    /// The file's content is known only after the download. A file name with a known extension
+    /// saves the download.
+    fn refuse_spec(&self, spec: &ImageSpec) -> Option<Failure> {
+        let path = spec.url.split(['?', '#']).next().unwrap_or_default();
         let ending = Path::new(path).extension()?;
-        ending.eq_ignore_ascii_case("zst").then(link::no_zstd)
+        ending
+            .eq_ignore_ascii_case("zst")
+            .then(spool_link::zstd_unsupported)
     }
 
-    async fn room(&self, _slot: Slot) -> Result<u64, Failure> {
-        let folder = self.system.place.inside(UNPACKS);
+    async fn max_image_bytes(&self, _slot: Slot) -> Result<u64, Failure> {
+        let folder = self.system.paths.inside(UNPACK_FOLDER);
         let there = folder.ancestors().find(|folder| folder.is_dir());
         let there = there.unwrap_or(Path::new("/"));
-        let found = rustix::fs::statvfs(there)
-            .map_err(|error| storage(format!("cannot look at {}: {error}", there.display())))?;
-        let free = found.f_bavail.saturating_mul(found.f_frsize);
-        must_suffice(free)?;
+        let stats = rustix::fs::statvfs(there).map_err(|error| {
+            storage_failure(format!("cannot look at {}: {error}", there.display()))
+        })?;
+        let free = stats.f_bavail.saturating_mul(stats.f_frsize);
+        check_unpack_space(free)?;
         Ok(free)
     }
 
     async fn withdraw(&self, slot: Slot) -> Result<(), Failure> {
-        // One that is at work might give the order when it was taken back.
-        self.must_be_free()?;
-        let seen = self.look().await?;
-        // While the slot itself runs there is no order, and its mark stays: it may be all that says that it was tried.
-        if seen.booted == Some(slot.other()) {
-            match seen.entry(slot) {
-                Entry::Once | Entry::Strange(_) => self.take_back().await?,
-                Entry::Plain => {
-                    return Err(failed(
-                        "the slot is the one that starts by default: without it there would be nothing to start",
+        // A running call could give its order after the order was cleared.
+        self.check_no_call_running()?;
+        let observed = self.observe().await?;
+        // The running slot has no order, and its mark is kept: it may be the only evidence of the
+        // trial.
+        if observed.booted == Some(slot.other()) {
+            match observed.entry(slot) {
+                BootEntry::OneShot | BootEntry::Invalid(_) => self.clear_one_shot().await?,
+                BootEntry::Plain => {
+                    return Err(apply_failure(
+                        "the slot is the default: without it, the boot loader could not start anything",
                     ));
                 }
-                Entry::Absent | Entry::Counted { .. } => {}
+                BootEntry::Absent | BootEntry::Counted { .. } => {}
             }
-            // The order first: while it may stand, so does its mark.
-            Note::unmark(&self.note(), slot)?;
+            // The order is cleared first: the mark must exist as long as the order may.
+            ToolRecord::remove_mark(&self.record_path(), slot)?;
         }
-        self.on_esp(files::flush).await
+        self.run_on_esp(files::flush).await
     }
 
     async fn write(
         &self,
         slot: Slot,
-        from: &Spooled,
+        from: &SpooledImage,
         stop: &CancellationToken,
-    ) -> Result<Raw, Failure> {
-        let alone = self.alone().await;
-        self.must_be_free()?;
-        if self.booted().await? != Some(slot.other()) {
-            return Err(failed(format!(
-                "{} writes the slot that does not run, and that is not slot {}",
+    ) -> Result<RawImage, Failure> {
+        let guard = self.lock_work().await;
+        self.check_no_call_running()?;
+        if self.find_booted_slot().await? != Some(slot.other()) {
+            return Err(apply_failure(format!(
+                "{} writes the slot that does not run, and slot {} is not that slot",
                 self.program,
-                super::entries::letter(slot)
+                super::entries::slot_letter(slot)
             )));
         }
-        let link = Link::make(from)?;
-        // What an earlier image set aside must not be taken for that of this one.
+        let link = SpoolLink::create(from)?;
+        // The backup kernel of an earlier image must not be mistaken for that of this one.
         self.withdraw(slot).await?;
-        durable::remove(&self.note()).map_err(broken)?;
-        self.on_esp(|esp| {
-            durable::remove(&esp.join(ASIDE)).map_err(broken)?;
+        durable::remove_file(&self.record_path()).map_err(file_failure)?;
+        self.run_on_esp(|esp| {
+            durable::remove_file(&esp.join(BACKUP_KERNEL)).map_err(file_failure)?;
             files::flush(esp)
         })
         .await?;
         if stop.is_cancelled() {
             return Err(Failure::new(
                 FailureKind::Interrupted,
-                "the agent was told to stop before the image was written",
+                "the agent was stopped before the image was written",
             ));
         }
-        let path = self.system.as_seen(link.path()).display().to_string();
-        // The tool hashes what it writes: this is what was signed, not what the disk gives now.
+        let path = self
+            .system
+            .relative_to_root(link.path())
+            .display()
+            .to_string();
+        // The tool compares the data that it writes with this digest, which is the signed one.
         let digest = from.sha256.to_string();
-        self.change(WRITE, &["-w", "-u", &path, "-s", &digest])
+        self.run_change(WRITE_TIMEOUT, &["-w", "-u", &path, "-s", &digest])
             .await?;
-        let aside = self.esp.join(ASIDE);
-        let device = self.device(slot)?;
-        let (kernel, raw) = blocking(move || {
-            let _alone = alone;
-            Ok((files::digest(&aside)?, files::raw(&device)?))
+        let backup_kernel = self.esp.join(BACKUP_KERNEL);
+        let device = self.find_device(slot)?;
+        let (kernel, raw) = run_blocking(move || {
+            let _guard = guard;
+            Ok((
+                files::file_sha256(&backup_kernel)?,
+                files::file_digest(&device)?,
+            ))
         })
         .await?;
-        // From here on the slot may be armed: the tool came to its end.
-        let note = Note {
+        // The tool finished, so the slot may be armed from here on.
+        let note = ToolRecord {
             file: from.sha256,
             kernel,
             mark: None,
         };
-        note.write(&self.note())?;
+        note.write(&self.record_path())?;
         Ok(raw)
     }
 
-    async fn reread(&self, slot: Slot, raw: &Raw) -> Result<(), Failure> {
-        let alone = self.alone().await;
-        let device = self.device(slot)?;
-        read_again(alone, device, *raw).await
+    async fn verify_slot(&self, slot: Slot, raw: &RawImage) -> Result<(), Failure> {
+        let guard = self.lock_work().await;
+        let device = self.find_device(slot)?;
+        reread_slot(guard, device, *raw).await
     }
 
-    async fn kernel(&self, slot: Slot, what: &What) -> Result<(), Failure> {
-        // The tool set the kernel aside when it wrote the slot; `-a` puts it in its place.
-        self.must_be_noted(what).await?;
-        let judged = self
-            .on_esp(|esp| Ok(uki::cmdline(&esp.join(ASIDE))))
+    async fn install_kernel(&self, slot: Slot, image: &SlotImage) -> Result<(), Failure> {
+        // The tool stored the backup kernel when it wrote the slot; `-a` installs it.
+        self.check_backup_kernel(image).await?;
+        let result = self
+            .run_on_esp(|esp| Ok(uki::read_cmdline(&esp.join(BACKUP_KERNEL))))
             .await?;
-        judged
-            .and_then(|cmdline| checks::cmdline(&cmdline, slot))
+        result
+            .and_then(|cmdline| checks::check_kernel_cmdline(&cmdline, slot))
             .map_err(|why| {
-                failed(format!(
+                apply_failure(format!(
                     "the kernel of the image {} cannot be tried: {why}",
-                    what.image_id
+                    image.image_id
                 ))
             })
     }
 
-    async fn arm(&self, slot: Slot, what: &What, _sequence: u32) -> Result<(), Failure> {
-        self.must_be_free()?;
-        let mut note = self.must_be_noted(what).await?;
-        if self.booted().await? != Some(slot.other()) {
-            return Err(failed(format!(
-                "{} arms the slot that does not run, and that is not slot {}",
+    async fn arm(&self, slot: Slot, image: &SlotImage, _sequence: u32) -> Result<(), Failure> {
+        self.check_no_call_running()?;
+        let mut note = self.check_backup_kernel(image).await?;
+        if self.find_booted_slot().await? != Some(slot.other()) {
+            return Err(apply_failure(format!(
+                "{} arms the slot that does not run, and slot {} is not that slot",
                 self.program,
-                super::entries::letter(slot)
+                super::entries::slot_letter(slot)
             )));
         }
-        // Left by an agent that ended before it had compared: while a kernel is copied nothing may start it.
-        if self.told()?.once.is_some() {
-            self.take_back().await?;
+        // An agent that was killed before its check left this order. Nothing may start a kernel
+        // while it is copied.
+        if self.read_loader_variables()?.once.is_some() {
+            self.clear_one_shot().await?;
         }
-        // The mark before the order, on the disk: without it an image that panics before it writes down that it runs
-        // (W8) would be taken for one that was never started, and be armed again without end. The price: if the power
-        // goes between the two, an image that was not started looks as if it had failed, and only a person has it tried
-        // again. An agent alone that ends there costs nothing: the mark says nothing in its own boot.
-        note.mark = Some(Mark {
+        // The mark must be on disk before the order. Without it, an image that panics before it
+        // records its boot would look as if it had never been started, and would be armed again
+        // without end. The price: after a power cut between mark and order, an image that was never
+        // started looks as if it had failed, and only a person can permit a retry. An agent that is
+        // killed there does no harm: the mark is ignored in the boot that set it.
+        note.mark = Some(TrialMark {
             slot,
             boot_id: self.system.boot_id()?,
         });
-        note.write(&self.note())?;
-        let judged = match self.change(SET, &["-a"]).await {
-            Ok(()) => self.judge(&note).await,
+        note.write(&self.record_path())?;
+        let result = match self.run_change(CHANGE_TIMEOUT, &["-a"]).await {
+            Ok(()) => self.check_one_shot(&note).await,
             error => error,
         };
-        // A call that is still at work could give its order after it was taken back. So the mark stays, and what is
-        // ordered is compared whenever it is looked at.
-        if judged.is_err() && self.must_be_free().is_ok() {
-            // Half armed is not armed, and was not tried. The order first: while it may stand, so does its mark.
-            self.take_back().await?;
-            Note::unmark(&self.note(), slot)?;
+        // A call that is still running could give its order after the order was cleared. Then the
+        // mark is kept, and the order is checked at each observation.
+        if result.is_err() && self.check_no_call_running().is_ok() {
+            // A partly armed slot counts as untried. The order is cleared first: the mark must
+            // exist as long as the order may.
+            self.clear_one_shot().await?;
+            ToolRecord::remove_mark(&self.record_path(), slot)?;
         }
-        judged
+        result
     }
 
     async fn bless(&self, slot: Slot) -> Result<(), Failure> {
-        let seen = self.look().await?;
-        if seen.booted != Some(slot) {
-            return Err(failed(format!(
-                "{} would keep the slot that runs, and that is not slot {}",
+        let observed = self.observe().await?;
+        if observed.booted != Some(slot) {
+            return Err(apply_failure(format!(
+                "{} would bless the running slot, and slot {} is not that slot",
                 self.program,
-                super::entries::letter(slot)
+                super::entries::slot_letter(slot)
             )));
         }
-        // If it starts by default already, an earlier try came so far.
-        if *seen.entry(slot) != Entry::Plain {
-            self.change(SET, &["-c"]).await?;
-            let told = self.told()?;
-            if !is(told.default.as_deref(), kernels(&told.selected).0) {
-                return Err(failed(format!(
-                    "{} -c ended well, and the kernel that runs is not the one that starts by default",
+        // An earlier call may have made the slot the default already.
+        if *observed.entry(slot) != BootEntry::Plain {
+            self.run_change(CHANGE_TIMEOUT, &["-c"]).await?;
+            let variables = self.read_loader_variables()?;
+            if !is_kernel(
+                variables.default.as_deref(),
+                started_and_other_kernel(&variables.selected).0,
+            ) {
+                return Err(apply_failure(format!(
+                    "{} -c succeeded, but the running kernel is not the default",
                     self.program
                 )));
             }
         }
-        // With its mark: what starts by default is on trial no longer.
-        durable::remove(&self.note()).map_err(broken)?;
-        self.on_esp(files::flush).await
+        // This removes the mark too: the default slot is not on trial.
+        durable::remove_file(&self.record_path()).map_err(file_failure)?;
+        self.run_on_esp(files::flush).await
     }
 }
 

@@ -1,22 +1,23 @@
-//! Units of systemd, in the system that runs or in an image that is mounted: which there are, and which are masked.
+//! Units of systemd, in the running system or in a mounted image: whether they exist, and whether
+//! they are masked.
 //!
-//! Where they lie and what masks them is described in systemd.unit(5).
+//! systemd.unit(5) describes the search path and how units are masked.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Takes the counter from the entry as soon as the system is up.
-pub const BLESS: &str = "systemd-bless-boot.service";
+/// Unit that blesses the entry as soon as the system is up.
+pub const BLESS_UNIT: &str = "systemd-bless-boot.service";
 
-/// Resets the machine if an image on trial does not prove itself in time.
-const GUARD: &str = "evenkeel-trial.service";
+/// Unit that resets the machine if an image on trial does not prove itself in time.
+const TRIAL_UNIT: &str = "evenkeel-trial.service";
 
-/// The link that starts [`GUARD`].
-const GUARD_WANTED: &str = "sysinit.target.wants/evenkeel-trial.service";
+/// The link that enables [`TRIAL_UNIT`].
+const TRIAL_UNIT_LINK: &str = "sysinit.target.wants/evenkeel-trial.service";
 
-/// Where systemd looks for a unit; the first that has it decides.
-const FOLDERS: [&str; 5] = [
+/// Search path of systemd for units, highest priority first.
+const UNIT_FOLDERS: [&str; 5] = [
     "etc/systemd/system",
     "run/systemd/system",
     "usr/local/lib/systemd/system",
@@ -24,68 +25,74 @@ const FOLDERS: [&str; 5] = [
     "lib/systemd/system",
 ];
 
-/// Where systemd itself lies.
-const SYSTEMD: [&str; 2] = ["usr/lib/systemd/systemd", "lib/systemd/systemd"];
+/// Paths of systemd itself.
+const SYSTEMD_BINARIES: [&str; 2] = ["usr/lib/systemd/systemd", "lib/systemd/systemd"];
 
-/// A path that leads over more links leads nowhere, as for the kernel.
-const MOST_LINKS: usize = 40;
+/// Maximum number of symbolic links in a path, as in the kernel.
+const MAX_SYMLINKS: usize = 40;
 
-/// Whether a system has a unit.
+/// State of a unit in a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// It has not.
+pub enum UnitState {
+    /// There is no such unit.
     Absent,
-    /// It has, and nothing can start it.
+    /// The unit exists, and nothing can start it.
     Masked,
-    /// It has.
-    There,
+    /// The unit exists and can be started.
+    Available,
 }
 
-/// The unit with this name in the system below `root`.
-pub fn unit(root: &Path, name: &str) -> Unit {
-    let mut paths = FOLDERS
+/// State of the unit with this name in the system below `root`.
+pub fn unit_state(root: &Path, name: &str) -> UnitState {
+    let mut paths = UNIT_FOLDERS
         .iter()
-        .filter_map(|folder| locate(root, &format!("{folder}/{name}")));
+        .filter_map(|folder| resolve_path(root, &format!("{folder}/{name}")));
     let Some(path) = paths.find(|path| path.symlink_metadata().is_ok()) else {
-        return Unit::Absent;
+        return UnitState::Absent;
     };
-    // Masked is a link to the null device, or an empty file.
+    // A masked unit is a link to /dev/null, or an empty file.
     let is_masked = match fs::read_link(&path) {
         Ok(target) => target == Path::new("/dev/null"),
-        Err(_) => fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == 0),
+        Err(_) => {
+            fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+        }
     };
-    if is_masked { Unit::Masked } else { Unit::There }
+    if is_masked {
+        UnitState::Masked
+    } else {
+        UnitState::Available
+    }
 }
 
-/// Whether the units of an image that is mounted at `root` let it be tried; else why not. Of an image with another init
-/// than systemd nothing is demanded here.
-pub fn judge(root: &Path) -> Result<(), String> {
-    if unit(root, BLESS) == Unit::There {
+/// Checks that the units of an image that is mounted at `root` permit a trial; else says why not.
+/// An image with another init than systemd needs no unit.
+pub fn check_image_units(root: &Path) -> Result<(), String> {
+    if unit_state(root, BLESS_UNIT) == UnitState::Available {
         return Err(format!(
-            "its {BLESS} would keep it before it is known to be healthy: build the image without that unit, or with a \
-             link to /dev/null in /etc/systemd/system in its place"
+            "its {BLESS_UNIT} would bless it before it is known to be healthy: build the image without that unit, or mask the \
+             unit with a link to /dev/null in /etc/systemd/system"
         ));
     }
-    let has_systemd = SYSTEMD
+    let has_systemd = SYSTEMD_BINARIES
         .iter()
-        .filter_map(|path| locate(root, path))
+        .filter_map(|path| resolve_path(root, path))
         .any(|path| path.symlink_metadata().is_ok());
-    let is_guarded = [GUARD, GUARD_WANTED]
+    let is_guarded = [TRIAL_UNIT, TRIAL_UNIT_LINK]
         .iter()
-        .all(|name| unit(root, name) == Unit::There);
+        .all(|name| unit_state(root, name) == UnitState::Available);
     if has_systemd && !is_guarded {
         return Err(format!(
-            "it has systemd, and its {GUARD} is missing, masked or not enabled, without which nothing resets the machine \
-             when its agent does not come up: build the image with that unit enabled (sysinit.target.wants)"
+            "it has systemd, and its {TRIAL_UNIT} is missing, masked or not enabled, so nothing would reset the machine if the \
+             agent does not start: build the image with that unit enabled (sysinit.target.wants)"
         ));
     }
     Ok(())
 }
 
-/// Where a path of the system below `root` lies. Links on the way are followed as that system follows them and never
-/// lead out of it; the last part is not followed. `None` if they lead in a circle.
-fn locate(root: &Path, path: &str) -> Option<PathBuf> {
-    let mut left = parts(Path::new(path));
+/// Resolves a path of the system below `root` as that system would, so that no link leads out of
+/// it. The last component is not followed. `None` if there are too many links.
+fn resolve_path(root: &Path, path: &str) -> Option<PathBuf> {
+    let mut left = reversed_components(Path::new(path));
     let mut at = PathBuf::new();
     let mut links = 0;
     while let Some(part) = left.pop() {
@@ -97,12 +104,12 @@ fn locate(root: &Path, path: &str) -> Option<PathBuf> {
         if left.is_empty() {
             break;
         }
-        // What is no link is a folder, or is not there: then neither is what lies below it.
+        // Not a link: it is a folder, or it does not exist, and then nothing below it does.
         let Ok(target) = fs::read_link(root.join(&at)) else {
             continue;
         };
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_SYMLINKS {
             return None;
         }
         if target.is_absolute() {
@@ -110,13 +117,13 @@ fn locate(root: &Path, path: &str) -> Option<PathBuf> {
         } else {
             at.pop();
         }
-        left.extend(parts(&target));
+        left.extend(reversed_components(&target));
     }
     Some(root.join(at))
 }
 
-/// The parts of a path, the first one last.
-fn parts(path: &Path) -> Vec<OsString> {
+/// Components of a path, in reverse order.
+fn reversed_components(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev();
     parts
         .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
@@ -130,8 +137,8 @@ mod tests {
 
     use super::*;
 
-    /// A folder with these files; what begins with an arrow is a link.
-    fn image(files: &[(&str, &str)]) -> tempfile::TempDir {
+    /// A folder with these files. Content that starts with an arrow makes a link.
+    fn create_files(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         for (path, content) in files {
             let path = root.path().join(path);
@@ -144,89 +151,117 @@ mod tests {
         root
     }
 
-    const SYSTEMD_IS: (&str, &str) = ("usr/lib/systemd/systemd", "ELF");
-    const GUARD_IS: (&str, &str) = ("usr/lib/systemd/system/evenkeel-trial.service", "[Unit]");
-    const ENABLED: (&str, &str) = (
+    const SYSTEMD_FILE: (&str, &str) = ("usr/lib/systemd/systemd", "ELF");
+    const TRIAL_UNIT_FILE: (&str, &str) =
+        ("usr/lib/systemd/system/evenkeel-trial.service", "[Unit]");
+    const TRIAL_UNIT_ENABLED: (&str, &str) = (
         "etc/systemd/system/sysinit.target.wants/evenkeel-trial.service",
         "-> /usr/lib/systemd/system/evenkeel-trial.service",
     );
-    const BLESS_IS: (&str, &str) = (
+    const BLESS_UNIT_FILE: (&str, &str) = (
         "usr/lib/systemd/system/systemd-bless-boot.service",
         "[Unit]",
     );
 
     #[test]
-    fn an_image_that_does_not_keep_itself_and_has_its_guard_may_be_tried() {
-        let wanted = "usr/lib/systemd/system/sysinit.target.wants/evenkeel-trial.service";
+    fn an_image_that_does_not_bless_itself_and_has_its_trial_guard_is_accepted() {
+        let enabling_link = "usr/lib/systemd/system/sysinit.target.wants/evenkeel-trial.service";
         let masked = (
             "etc/systemd/system/systemd-bless-boot.service",
             "-> /dev/null",
         );
         let emptied = ("etc/systemd/system/systemd-bless-boot.service", "");
         let good: [&[(&str, &str)]; 6] = [
-            // With another init.
+            // Images with another init.
             &[],
-            &[("sbin/init", "-> ../bin/busybox"), GUARD_IS],
-            &[SYSTEMD_IS, GUARD_IS, ENABLED],
+            &[("sbin/init", "-> ../bin/busybox"), TRIAL_UNIT_FILE],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED],
             &[
-                SYSTEMD_IS,
-                GUARD_IS,
-                (wanted, "-> ../evenkeel-trial.service"),
+                SYSTEMD_FILE,
+                TRIAL_UNIT_FILE,
+                (enabling_link, "-> ../evenkeel-trial.service"),
             ],
-            &[SYSTEMD_IS, GUARD_IS, ENABLED, BLESS_IS, masked],
-            &[SYSTEMD_IS, GUARD_IS, ENABLED, BLESS_IS, emptied],
+            &[
+                SYSTEMD_FILE,
+                TRIAL_UNIT_FILE,
+                TRIAL_UNIT_ENABLED,
+                BLESS_UNIT_FILE,
+                masked,
+            ],
+            &[
+                SYSTEMD_FILE,
+                TRIAL_UNIT_FILE,
+                TRIAL_UNIT_ENABLED,
+                BLESS_UNIT_FILE,
+                emptied,
+            ],
         ];
         for files in good {
-            assert_eq!(judge(image(files).path()), Ok(()), "{files:?}");
+            assert_eq!(
+                check_image_units(create_files(files).path()),
+                Ok(()),
+                "{files:?}"
+            );
         }
     }
 
     #[test]
-    fn an_image_that_would_keep_itself_is_refused() {
+    fn an_image_that_blesses_itself_is_refused() {
         let alias = (
             "etc/systemd/system/systemd-bless-boot.service",
             "-> /usr/lib/systemd/system/systemd-bless-boot.service",
         );
         let bad: [&[(&str, &str)]; 3] = [
-            &[BLESS_IS],
-            &[SYSTEMD_IS, GUARD_IS, ENABLED, BLESS_IS],
-            &[SYSTEMD_IS, GUARD_IS, ENABLED, BLESS_IS, alias],
+            &[BLESS_UNIT_FILE],
+            &[
+                SYSTEMD_FILE,
+                TRIAL_UNIT_FILE,
+                TRIAL_UNIT_ENABLED,
+                BLESS_UNIT_FILE,
+            ],
+            &[
+                SYSTEMD_FILE,
+                TRIAL_UNIT_FILE,
+                TRIAL_UNIT_ENABLED,
+                BLESS_UNIT_FILE,
+                alias,
+            ],
         ];
         for files in bad {
-            let why = judge(image(files).path()).unwrap_err();
+            let why = check_image_units(create_files(files).path()).unwrap_err();
             assert!(why.starts_with("its systemd-bless-boot.service"), "{why}");
         }
     }
 
     #[test]
-    fn an_image_with_systemd_and_without_its_guard_is_refused() {
+    fn an_image_with_systemd_and_without_its_trial_guard_is_refused() {
         let masked = ("etc/systemd/system/evenkeel-trial.service", "-> /dev/null");
         let bad: [&[(&str, &str)]; 4] = [
-            &[SYSTEMD_IS],
-            &[SYSTEMD_IS, GUARD_IS],
-            &[SYSTEMD_IS, ENABLED],
-            &[SYSTEMD_IS, GUARD_IS, ENABLED, masked],
+            &[SYSTEMD_FILE],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE],
+            &[SYSTEMD_FILE, TRIAL_UNIT_ENABLED],
+            &[SYSTEMD_FILE, TRIAL_UNIT_FILE, TRIAL_UNIT_ENABLED, masked],
         ];
         for files in bad {
-            let why = judge(image(files).path()).unwrap_err();
+            let why = check_image_units(create_files(files).path()).unwrap_err();
             assert!(why.contains("evenkeel-trial.service is missing"), "{why}");
         }
     }
 
     #[test]
-    fn links_of_an_image_lead_nowhere_but_into_it() {
-        let outside = image(&[BLESS_IS, ("systemd-bless-boot.service", "[Unit]")]);
+    fn links_of_an_image_are_resolved_inside_it() {
+        let outside = create_files(&[BLESS_UNIT_FILE, ("systemd-bless-boot.service", "[Unit]")]);
         let out = format!("-> {}", outside.path().display());
-        // As that system has it, the folder is one of its own.
-        let root = image(&[("etc/systemd/system", out.as_str()), ("usr/lib/x", "")]);
-        assert_eq!(unit(root.path(), BLESS), Unit::Absent);
-        let merged = image(&[
+        // Inside the image, the absolute link refers to a folder of the image.
+        let root = create_files(&[("etc/systemd/system", out.as_str()), ("usr/lib/x", "")]);
+        assert_eq!(unit_state(root.path(), BLESS_UNIT), UnitState::Absent);
+        let merged = create_files(&[
             ("lib", "-> usr/lib"),
             ("usr/lib/systemd", "-> /opt/../../opt/systemd"),
             ("opt/systemd/system/systemd-bless-boot.service", "[Unit]"),
         ]);
-        assert_eq!(unit(merged.path(), BLESS), Unit::There);
-        let circle = image(&[("etc", "-> etc")]);
-        assert_eq!(unit(circle.path(), BLESS), Unit::Absent);
+        assert_eq!(unit_state(merged.path(), BLESS_UNIT), UnitState::Available);
+        let circle = create_files(&[("etc", "-> etc")]);
+        assert_eq!(unit_state(circle.path(), BLESS_UNIT), UnitState::Absent);
     }
 }

@@ -4,12 +4,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A folder with a sysfs of partitions, each with the text of its `uevent`.
-fn partitions(of: &[(&str, &str)]) -> TempDir {
+/// Creates a sysfs with partitions, each with the text of its `uevent`.
+fn create_sysfs(partitions: &[(&str, &str)]) -> TempDir {
     let root = tempfile::tempdir().expect("a folder");
     let class = root.path().join("sys/class/block");
     fs::create_dir_all(&class).expect("a folder");
-    for (name, uevent) in of {
+    for (name, uevent) in partitions {
         fs::create_dir(class.join(name)).expect("a folder");
         fs::write(class.join(name).join("uevent"), uevent).expect("a file");
     }
@@ -17,34 +17,33 @@ fn partitions(of: &[(&str, &str)]) -> TempDir {
 }
 
 fn find(root: &TempDir, label: &str) -> Result<PathBuf, String> {
-    Device::find(label, &root.path().join("sys")).map_err(|failure| {
+    SlotDevice::find(label, &root.path().join("sys")).map_err(|failure| {
         assert_eq!(failure.kind, FailureKind::Storage);
         failure.reason
     })
 }
 
-/// A file to stand for a device. Its bytes are 0xee.
-fn slot(folder: &TempDir, bytes: usize) -> PathBuf {
+/// A file that replaces a device. Its bytes are 0xee.
+fn slot_file(folder: &TempDir, bytes: usize) -> PathBuf {
     let path = folder.path().join("slot");
     fs::write(&path, vec![0xee; bytes]).expect("a file");
     path
 }
 
-/// What `bytes` leave behind where they are written from the beginning.
-fn raw(bytes: &[u8]) -> Raw {
-    Raw {
-        sha256: Sha256::of(bytes),
+fn raw_image(bytes: &[u8]) -> RawImage {
+    RawImage {
+        sha256: Sha256::hash(bytes),
         bytes: bytes.len() as u64,
     }
 }
 
-fn compare(path: &Path, raw: &Raw) -> Result<(), Failure> {
+fn compare(path: &Path, raw: &RawImage) -> Result<(), Failure> {
     read_back(path, raw, &CancellationToken::new())
 }
 
 #[test]
 fn a_slot_is_found_by_the_name_of_its_partition() {
-    let root = partitions(&[
+    let root = create_sysfs(&[
         ("sda", "MAJOR=8\nDEVNAME=sda\nDEVTYPE=disk\n"),
         (
             "sda2",
@@ -64,8 +63,8 @@ fn a_slot_is_found_by_the_name_of_its_partition() {
 }
 
 #[test]
-fn a_name_that_no_partition_or_more_than_one_has_is_no_slot() {
-    let root = partitions(&[
+fn a_missing_or_ambiguous_partition_name_is_an_error() {
+    let root = create_sysfs(&[
         ("sda2", "DEVNAME=sda2\nPARTNAME=root-a\n"),
         ("sdb2", "DEVNAME=sdb2\nPARTNAME=root-a\n"),
     ]);
@@ -80,28 +79,28 @@ fn a_name_that_no_partition_or_more_than_one_has_is_no_slot() {
 }
 
 #[test]
-fn a_partition_that_was_unplugged_meanwhile_is_passed_over() {
-    let root = partitions(&[("sda2", "DEVNAME=sda2\nPARTNAME=root-a\n")]);
+fn an_unplugged_partition_is_skipped() {
+    let root = create_sysfs(&[("sda2", "DEVNAME=sda2\nPARTNAME=root-a\n")]);
     fs::create_dir(root.path().join("sys/class/block/sdb2")).unwrap();
     assert_eq!(find(&root, "root-a").unwrap(), root.path().join("dev/sda2"));
 }
 
 #[test]
-fn a_device_with_a_name_that_leads_elsewhere_is_refused() {
+fn a_device_name_outside_dev_is_refused() {
     let names = ["", "DEVNAME=\n", "DEVNAME=../sda\n", "DEVNAME=/sda\n"];
     for name in names {
-        let root = partitions(&[("sda2", &format!("PARTNAME=root-a\n{name}"))]);
+        let root = create_sysfs(&[("sda2", &format!("PARTNAME=root-a\n{name}"))]);
         let why = find(&root, "root-a").unwrap_err();
-        assert!(why.ends_with("has no name of a device"), "{why}");
+        assert!(why.ends_with("has no valid device name"), "{why}");
     }
 }
 
 #[test]
-fn what_is_no_device_is_not_opened() {
+fn a_path_that_is_not_a_device_is_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     let nothing = folder.path().join("nothing");
     for path in [folder.path(), Path::new("/dev/null"), &nothing] {
-        let failure = Device::open(path).unwrap_err();
+        let failure = SlotDevice::open(path).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
         let path = path.display().to_string();
         assert!(failure.reason.contains(&path), "{failure}");
@@ -109,29 +108,29 @@ fn what_is_no_device_is_not_opened() {
 }
 
 #[test]
-fn the_last_block_is_filled_up_with_zeros_and_nothing_behind_it_is_touched() {
+fn the_last_block_is_padded_with_zeros_and_later_bytes_are_unchanged() {
     let folder = tempfile::tempdir().unwrap();
-    let path = slot(&folder, 4096);
-    let device = Device::open(&path).unwrap();
+    let path = slot_file(&folder, 4096);
+    let device = SlotDevice::open(&path).unwrap();
     assert_eq!(device.bytes(), 4096);
-    let mut chunk = Chunk::new();
+    let mut chunk = AlignedChunk::new();
     chunk.bytes().fill(7);
     device.write(0, &mut chunk, 700).unwrap();
     device.flush().unwrap();
-    let found = fs::read(&path).unwrap();
-    assert_eq!(found.len(), 4096);
-    assert!(found[..700].iter().all(|byte| *byte == 7));
-    assert!(found[700..1024].iter().all(|byte| *byte == 0));
-    assert!(found[1024..].iter().all(|byte| *byte == 0xee));
+    let content = fs::read(&path).unwrap();
+    assert_eq!(content.len(), 4096);
+    assert!(content[..700].iter().all(|byte| *byte == 7));
+    assert!(content[700..1024].iter().all(|byte| *byte == 0));
+    assert!(content[1024..].iter().all(|byte| *byte == 0xee));
 }
 
 #[test]
-fn more_than_a_device_holds_is_not_written_and_its_length_stays() {
+fn oversized_data_is_not_written_and_the_device_length_is_unchanged() {
     let folder = tempfile::tempdir().unwrap();
-    // No whole number of blocks: the padding must not make it longer.
-    let path = slot(&folder, 1000);
-    let device = Device::open(&path).unwrap();
-    let mut chunk = Chunk::new();
+    // Not a multiple of the block size: the padding must not make the file longer.
+    let path = slot_file(&folder, 1000);
+    let device = SlotDevice::open(&path).unwrap();
+    let mut chunk = AlignedChunk::new();
     let failure = device.write(0, &mut chunk, 1001).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
     let why = failure.reason;
@@ -143,32 +142,32 @@ fn more_than_a_device_holds_is_not_written_and_its_length_stays() {
 }
 
 #[test]
-fn what_was_written_is_read_back() {
+fn written_bytes_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
-    let path = slot(&folder, 2 * CHUNK + 4096);
+    let path = slot_file(&folder, 2 * CHUNK_BYTES + 4096);
     let content = fs::read(&path).unwrap();
-    for bytes in [0, 1, 511, 512, CHUNK, CHUNK + 1, content.len()] {
-        compare(&path, &raw(&content[..bytes])).unwrap();
+    for bytes in [0, 1, 511, 512, CHUNK_BYTES, CHUNK_BYTES + 1, content.len()] {
+        compare(&path, &raw_image(&content[..bytes])).unwrap();
     }
 }
 
 #[test]
-fn another_byte_or_too_few_of_them_are_noticed() {
+fn changed_or_missing_bytes_are_detected() {
     let folder = tempfile::tempdir().unwrap();
-    let path = slot(&folder, CHUNK + 1000);
-    let written = raw(&fs::read(&path).unwrap());
+    let path = slot_file(&folder, CHUNK_BYTES + 1000);
+    let written = raw_image(&fs::read(&path).unwrap());
     let mut content = fs::read(&path).unwrap();
-    content[CHUNK + 999] ^= 1;
+    content[CHUNK_BYTES + 999] ^= 1;
     fs::write(&path, &content).unwrap();
     let failure = compare(&path, &written).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Verify);
     let why = failure.reason;
     assert!(why.contains("does not hold what was written"), "{why}");
 
-    fs::write(&path, &content[..CHUNK]).unwrap();
+    fs::write(&path, &content[..CHUNK_BYTES]).unwrap();
     let failure = compare(&path, &written).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Verify);
-    let expected = format!("ends after {CHUNK} bytes");
+    let expected = format!("ends after {CHUNK_BYTES} bytes");
     assert!(failure.reason.contains(&expected), "{failure}");
 
     fs::remove_file(&path).unwrap();
@@ -177,26 +176,26 @@ fn another_byte_or_too_few_of_them_are_noticed() {
 }
 
 #[test]
-fn reading_back_ends_when_it_is_told_to() {
+fn reading_back_stops_on_request() {
     let folder = tempfile::tempdir().unwrap();
-    let path = slot(&folder, 512);
+    let path = slot_file(&folder, 512);
     let stop = CancellationToken::new();
     stop.cancel();
-    let failure = read_back(&path, &raw(&[0xee; 512]), &stop).unwrap_err();
+    let failure = read_back(&path, &raw_image(&[0xee; 512]), &stop).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Interrupted);
 }
 
 #[test]
-fn memory_is_aligned_wherever_it_comes_to_lie() {
-    let mut chunks: Vec<_> = (0..8).map(|_| Chunk::new()).collect();
+fn chunk_memory_is_always_aligned() {
+    let mut chunks: Vec<_> = (0..8).map(|_| AlignedChunk::new()).collect();
     for chunk in &mut chunks {
-        assert_eq!(chunk.bytes().len(), CHUNK);
-        assert_eq!(chunk.bytes().as_ptr().align_offset(ALIGN), 0);
+        assert_eq!(chunk.bytes().len(), CHUNK_BYTES);
+        assert_eq!(chunk.bytes().as_ptr().align_offset(ALIGNMENT), 0);
     }
 }
 
 #[test]
-fn a_busy_device_is_asked_for_again_for_ten_seconds() {
+fn opening_a_busy_device_is_retried_for_ten_seconds() {
     let pauses = Cell::new(0);
     let pause = || pauses.set(pauses.get() + 1);
     let free_after = |busy: u32| {
@@ -209,29 +208,29 @@ fn a_busy_device_is_asked_for_again_for_ten_seconds() {
         }
     };
     let soon = free_after(3);
-    assert_eq!(patiently(|| soon(&pauses), pause), Ok(()));
+    assert_eq!(retry_while_busy(|| soon(&pauses), pause), Ok(()));
     assert_eq!(pauses.get(), 3);
 
     pauses.set(0);
     let never = free_after(u32::MAX);
-    assert_eq!(patiently(|| never(&pauses), pause), Err(Errno::BUSY));
-    assert_eq!(PAUSE * pauses.get(), Duration::from_secs(10));
+    assert_eq!(retry_while_busy(|| never(&pauses), pause), Err(Errno::BUSY));
+    assert_eq!(OPEN_RETRY_INTERVAL * pauses.get(), Duration::from_secs(10));
 
     pauses.set(0);
     let refused = || Err::<(), _>(Errno::ACCESS);
-    assert_eq!(patiently(refused, pause), Err(Errno::ACCESS));
+    assert_eq!(retry_while_busy(refused, pause), Err(Errno::ACCESS));
     assert_eq!(pauses.get(), 0);
 }
 
 #[test]
-fn who_holds_a_device_is_told() {
+fn the_holders_of_a_device_are_reported() {
     let mounts = "22 1 8:2 / / rw,relatime - ext4 /dev/sda2 rw\n\
                   23 22 8:3 / /mnt/old rw - ext4 /dev/sda3 rw\n\
                   24 22 8:3 /sub /srv ro - ext4 /dev/sda3 rw\n";
     assert_eq!(
-        in_words("8:3", mounts, &["dm-0".to_owned()]),
+        format_holders("8:3", mounts, &["dm-0".to_owned()]),
         "it is mounted on /mnt/old, it is mounted on /srv, it is a part of dm-0"
     );
-    let nobody = in_words("8:33", mounts, &[]);
-    assert!(nobody.contains("udev"), "{nobody}");
+    let unknown = format_holders("8:33", mounts, &[]);
+    assert!(unknown.contains("udev"), "{unknown}");
 }

@@ -1,40 +1,40 @@
 use chrono::DateTime;
 
-use super::super::slots::{BadImage, Entry, Raw, What};
+use super::super::slots::{BadImage, BootEntry, RawImage, SlotImage};
 use super::*;
 
-fn wish() -> ImageWish {
-    ImageWish::sample("1.1")
+fn image_spec() -> ImageSpec {
+    ImageSpec::sample("1.1")
 }
 
-fn what(image_id: &str) -> What {
-    What {
-        file: Sha256::of(image_id.as_bytes()),
+fn slot_image(image_id: &str) -> SlotImage {
+    SlotImage {
+        file: Sha256::hash(image_id.as_bytes()),
         profile_name: "demo".into(),
         image_id: image_id.into(),
-        raw: Some(Raw {
-            sha256: Sha256::of(b"raw"),
+        raw: Some(RawImage {
+            sha256: Sha256::hash(b"raw"),
             bytes: 40,
         }),
     }
 }
 
 fn good(image_id: &str) -> SlotState {
-    SlotState::Good(what(image_id))
+    SlotState::Good(slot_image(image_id))
 }
 
-fn bad(image_id: &str) -> BadImage {
+fn bad_image(image_id: &str) -> BadImage {
     BadImage {
-        file: Sha256::of(image_id.as_bytes()),
+        file: Sha256::hash(image_id.as_bytes()),
         image_id: image_id.into(),
         why: "it hung".into(),
         at: DateTime::UNIX_EPOCH,
     }
 }
 
-/// A node that runs 1.0 from the first slot; the second has room for 100 bytes, and the file has 30.
-fn node() -> Observed {
-    Observed {
+/// A node that runs 1.0 from slot A; slot B has room for 100 bytes, and the file has 30.
+fn node() -> ImageObservation {
+    ImageObservation {
         slots: Slots {
             a: good("1.0"),
             b: SlotState::Empty,
@@ -43,26 +43,26 @@ fn node() -> Observed {
             undecided: Vec::new(),
             sequence: 7,
         },
-        seen: Seen {
+        boot: BootObservation {
             booted: Some(Slot::A),
             boot_id: "boot-1".into(),
             image: Some(("demo".into(), "1.0".into())),
-            a: Entry::Plain,
-            b: Entry::Absent,
+            a: BootEntry::Plain,
+            b: BootEntry::Absent,
             foreign: Vec::new(),
         },
-        machine: "x86_64".into(),
-        unsigned: None,
-        refused: None,
+        architecture: "x86_64".into(),
+        signature_failure: None,
+        write_failure: None,
         faults: Vec::new(),
         size: Some(30),
-        room: Some(Ok(100)),
+        slot_capacity: Some(Ok(100)),
     }
 }
 
-/// What comes of it, in a line.
-fn told(wish: &ImageWish, observed: &Observed) -> String {
-    match plan(wish, observed) {
+/// The result of planning in one line.
+fn plan_summary(spec: &ImageSpec, observation: &ImageObservation) -> String {
+    match plan_image(spec, observation) {
         Ok(draft) => match draft.steps.as_slice() {
             [] => "nothing to do".to_owned(),
             [step] => format!("{} {}", step.slot.label(), draft.download_bytes),
@@ -72,146 +72,150 @@ fn told(wish: &ImageWish, observed: &Observed) -> String {
     }
 }
 
-/// A row: what is unlike the usual node or wish, and what comes of it.
-type Row = (fn(&mut Observed, &mut ImageWish), &'static str);
+/// How a case differs from the default node and spec, and the expected result.
+type PlanCase = (fn(&mut ImageObservation, &mut ImageSpec), &'static str);
 
-const TABLE: &[Row] = &[
+const PLAN_CASES: &[PlanCase] = &[
     (|_, _| {}, "root-b 30"),
     // The other slot runs.
     (
         |node, _| {
             (node.slots.a, node.slots.b) = (SlotState::Empty, good("1.0"));
             node.slots.last_good = Some(Slot::B);
-            node.seen.booted = Some(Slot::B);
-            (node.seen.a, node.seen.b) = (Entry::Absent, Entry::Plain);
+            node.boot.booted = Some(Slot::B);
+            (node.boot.a, node.boot.b) = (BootEntry::Absent, BootEntry::Plain);
         },
         "root-a 30",
     ),
-    // It runs already, by its file, or by what it says of itself if the record was lost.
+    // It runs already, by its file, or by its own name if the record was lost.
     (|node, _| node.slots.a = good("1.1"), "nothing to do"),
     (
-        |node, wish| {
-            let unknown = What {
-                file: Sha256::from(UNKNOWN),
-                ..what("1.1")
+        |node, spec| {
+            let unknown = SlotImage {
+                file: Sha256::from(UNKNOWN_DIGEST),
+                ..slot_image("1.1")
             };
             node.slots.a = SlotState::Good(unknown);
-            wish.image_id = "1.0".into();
+            spec.image_id = "1.0".into();
         },
         "nothing to do",
     ),
     // The same version from another file is another image.
     (
         |node, _| {
-            let other = What {
-                file: Sha256::of(b"rebuilt"),
-                ..what("1.1")
+            let other = SlotImage {
+                file: Sha256::hash(b"rebuilt"),
+                ..slot_image("1.1")
             };
             node.slots.a = SlotState::Good(other);
         },
         "root-b 30",
     ),
-    // It lies in its slot already: nothing is asked of its size.
+    // It is in its slot already: its size is not needed.
     (
         |node, _| {
-            node.slots.b = SlotState::Written(what("1.1"));
+            node.slots.b = SlotState::Written(slot_image("1.1"));
             node.size = None;
-            node.room = Some(Err(Failure::new(FailureKind::Storage, "no room")));
+            node.slot_capacity = Some(Err(Failure::new(FailureKind::Storage, "no room")));
         },
         "root-b 0",
     ),
     (
         |node, _| {
             node.slots.b = SlotState::Armed {
-                what: what("1.1"),
+                image: slot_image("1.1"),
                 boot_id: "boot-1".into(),
             };
         },
         "root-b 0",
     ),
-    // What lies there half, or is another one, does not count.
+    // An incomplete image or another one does not count.
     (
         |node, _| {
-            let half = What {
+            let half = SlotImage {
                 raw: None,
-                ..what("1.1")
+                ..slot_image("1.1")
             };
             node.slots.b = SlotState::Written(half);
         },
         "root-b 30",
     ),
     (|node, _| node.slots.b = good("0.9"), "root-b 30"),
-    // Debian's name of the architecture is as good as the kernel's.
-    (|_, wish| wish.architecture = "amd64".into(), "root-b 30"),
+    // Debian's name of the architecture is accepted like the kernel's.
+    (|_, spec| spec.architecture = "amd64".into(), "root-b 30"),
     (
-        |_, wish| wish.architecture = "aarch64".into(),
-        "Unsupported: the image is made for aarch64 and this machine is one of x86_64; give the node a policy with \
-         another profile",
+        |_, spec| spec.architecture = "aarch64".into(),
+        "Unsupported: the image is made for aarch64, but this machine is x86_64; give the node a \
+         policy with another profile",
     ),
-    // Of which nobody said for what it is made, it is for any.
-    (|_, wish| wish.architecture.clear(), "root-b 30"),
-    // Without a digest it is no file that anybody could tell from another,
+    // An image without an architecture fits any machine.
+    (|_, spec| spec.architecture.clear(), "root-b 30"),
+    // Without a digest the file cannot be verified,
     (
-        |_, wish| wish.sha256 = Sha256::from(UNKNOWN),
-        "Unsupported: the catalogue has no SHA-256 of the image's file, so that nobody could tell it from another; add \
-         that to the operating system at the server",
+        |_, spec| spec.sha256 = Sha256::from(UNKNOWN_DIGEST),
+        "Unsupported: the catalogue has no SHA-256 of the image's file; add it to the operating \
+         system at the server",
     ),
-    // and if it runs already by what it says of itself, none is needed.
+    // but no file is needed if the image runs already by its own name.
     (
-        |node, wish| {
-            let unknown = What {
-                file: Sha256::from(UNKNOWN),
-                ..what("1.0")
+        |node, spec| {
+            let unknown = SlotImage {
+                file: Sha256::from(UNKNOWN_DIGEST),
+                ..slot_image("1.0")
             };
             node.slots.a = SlotState::Good(unknown);
-            wish.image_id = "1.0".into();
-            wish.sha256 = Sha256::from(UNKNOWN);
+            spec.image_id = "1.0".into();
+            spec.sha256 = Sha256::from(UNKNOWN_DIGEST);
         },
         "nothing to do",
     ),
     (
         |node, _| {
-            node.unsigned = Some(Failure::new(FailureKind::Signature, "nobody signed it"));
+            node.signature_failure = Some(Failure::new(FailureKind::Signature, "it is not signed"));
         },
-        "Signature: nobody signed it",
+        "Signature: it is not signed",
     ),
-    // It could not be written when it was fetched.
+    // This machine could not write it after the download.
     (
         |node, _| {
-            node.refused = Some(Failure::new(FailureKind::Unsupported, "no zstd"));
+            node.write_failure = Some(Failure::new(FailureKind::Unsupported, "no zstd"));
         },
         "Unsupported: no zstd",
     ),
-    // What failed here stays out until a person orders it.
+    // A failed image is not tried again until a retry is ordered.
     (
-        |node, _| node.slots.bad.push(bad("1.1")),
-        "Verify: the image 1.1 failed here at 1970-01-01T00:00:00Z and is not tried again by itself: it hung; a person \
-         may order it, or forget that with `evenkeel-agent image forget DIGEST`",
+        |node, _| node.slots.bad.push(bad_image("1.1")),
+        "Verify: the image 1.1 failed here at 1970-01-01T00:00:00Z and is not tried again \
+         automatically: it hung; order a retry at the server, or forget the failure with \
+         `evenkeel-agent image forget DIGEST`",
     ),
     (
-        |node, wish| {
-            node.slots.bad.push(bad("1.1"));
-            wish.again = true;
+        |node, spec| {
+            node.slots.bad.push(bad_image("1.1"));
+            spec.allow_retry = true;
         },
         "root-b 30",
     ),
-    (|node, _| node.slots.bad.push(bad("1.0.5")), "root-b 30"),
-    // There must be something to come back to.
     (
-        |node, _| node.seen.booted = None,
+        |node, _| node.slots.bad.push(bad_image("1.0.5")),
+        "root-b 30",
+    ),
+    // There must be an image to return to.
+    (
+        |node, _| node.boot.booted = None,
         "Plan: it is not known which slot runs, so none is written; start the machine through one of the agent's boot \
          entries",
     ),
     (
         |node, _| {
             node.slots.a = SlotState::Trial {
-                what: what("1.0"),
+                image: slot_image("1.0"),
                 boots: Vec::new(),
                 passed: false,
-                doubt: None,
+                undecided_reason: None,
             };
         },
-        "Plan: what runs in root-a is on trial: until that is decided no other image is tried",
+        "Plan: the image in root-a is on trial: no other image is tried until the trial ends",
     ),
     (
         |node, _| node.slots.last_good = Some(Slot::B),
@@ -219,15 +223,15 @@ const TABLE: &[Row] = &[
          the agent knows to be good",
     ),
     (
-        |node, _| node.seen.a = Entry::Counted { left: 1, done: 2 },
+        |node, _| node.boot.a = BootEntry::Counted { left: 1, done: 2 },
         "Plan: the slot root-a runs and has no boot entry of its own without a counter, so there would be no way back; \
          make that entry again",
     ),
     (
         |node, _| node.faults = vec!["the ESP is read-only".into(), "no panic=".into()],
-        "Apply: an image would not be tried safely here: the ESP is read-only; no panic=",
+        "Apply: an image cannot be tried safely on this machine: the ESP is read-only; no panic=",
     ),
-    // Room.
+    // Sizes.
     (|node, _| node.size = None, "root-b 0"),
     (
         |node, _| node.size = Some(101),
@@ -235,62 +239,67 @@ const TABLE: &[Row] = &[
     ),
     (|node, _| node.size = Some(100), "root-b 100"),
     (
-        |node, _| node.room = Some(Err(Failure::new(FailureKind::Storage, "the ESP is full"))),
+        |node, _| {
+            node.slot_capacity = Some(Err(Failure::new(FailureKind::Storage, "the ESP is full")));
+        },
         "Storage: the ESP is full",
     ),
     (
-        |_, wish| wish.rules.max_bytes = 29,
+        |_, spec| spec.rules.max_bytes = 29,
         "Plan: the image has 30 bytes and the policy allows 29",
     ),
-    (|_, wish| wish.rules.max_bytes = 30, "root-b 30"),
+    (|_, spec| spec.rules.max_bytes = 30, "root-b 30"),
 ];
 
 #[test]
-fn what_is_planned_follows_from_what_is_seen() {
-    for (number, (unlike, expected)) in TABLE.iter().enumerate() {
-        let (mut node, mut wish) = (node(), wish());
-        unlike(&mut node, &mut wish);
-        let expected = expected.replace("DIGEST", &wish.sha256.to_string());
-        assert_eq!(told(&wish, &node), expected, "row {number}");
+fn the_plan_follows_from_the_observation() {
+    for (number, (change, expected)) in PLAN_CASES.iter().enumerate() {
+        let (mut node, mut spec) = (node(), image_spec());
+        change(&mut node, &mut spec);
+        let expected = expected.replace("DIGEST", &spec.sha256.to_string());
+        assert_eq!(plan_summary(&spec, &node), expected, "row {number}");
     }
 }
 
 #[test]
-fn no_more_is_fetched_than_the_policy_allows_and_the_slot_holds() {
-    for (most, room, expected) in [
+fn the_download_limit_is_the_smaller_of_policy_limit_and_slot_capacity() {
+    for (max_bytes, slot_capacity, expected) in [
         (0, None, 0),
         (29, None, 29),
         (0, Some(100), 100),
         (99, Some(100), 99),
         (101, Some(100), 100),
     ] {
-        let mut step = Step {
+        let mut step = ImageStep {
             slot: Slot::B,
-            wish: wish(),
-            room,
+            spec: image_spec(),
+            slot_capacity,
         };
-        step.wish.rules.max_bytes = most;
-        let bounded = step.bounded();
-        assert_eq!(bounded.rules.max_bytes, expected, "{most} {room:?}");
-        assert_eq!(step.wish.rules.max_bytes, most);
+        step.spec.rules.max_bytes = max_bytes;
+        let bounded = step.size_limited_spec();
+        assert_eq!(
+            bounded.rules.max_bytes, expected,
+            "{max_bytes} {slot_capacity:?}"
+        );
+        assert_eq!(step.spec.rules.max_bytes, max_bytes);
     }
-    let draft = plan(&wish(), &node()).unwrap();
-    assert_eq!(draft.steps[0].room, Some(100));
+    let draft = plan_image(&image_spec(), &node()).unwrap();
+    assert_eq!(draft.steps[0].slot_capacity, Some(100));
 }
 
 #[test]
-fn a_plan_tells_the_image_before_and_after_and_that_the_node_reboots() {
-    let draft = plan(&wish(), &node()).unwrap();
+fn a_plan_contains_the_image_before_and_after_and_the_reboot() {
+    let draft = plan_image(&image_spec(), &node()).unwrap();
     assert!(draft.reboot_expected);
-    let image = draft.plan().image.unwrap();
+    let image = draft.to_plan().image.unwrap();
     assert_eq!(image.profile_name, "demo");
     assert_eq!(
-        (image.before.as_str(), image.wanted.as_str()),
+        (image.before.as_str(), image.after.as_str()),
         ("1.0", "1.1")
     );
     assert!(draft.changes.is_empty());
     let step = &draft.steps[0];
     let written = serde_json::to_value(step).unwrap();
-    let read: Step = serde_json::from_value(written).unwrap();
+    let read: ImageStep = serde_json::from_value(written).unwrap();
     assert_eq!(read, *step);
 }

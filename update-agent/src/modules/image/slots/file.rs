@@ -6,34 +6,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use evenkeel_kit::chain;
 use evenkeel_kit::clock::Clock;
 
-use super::{Event, Mend, Seen, Slot, Slots, reconcile, record, step};
+use super::{BootObservation, BootRepair, Slot, SlotEvent, Slots, reconcile, record, step};
 use crate::durable::{self, FileError};
 use crate::model::{Failure, FailureKind, Sha256};
 
-/// Keeps the record. What it has said is on the disk.
+/// Stores the record. Every record that it returns is on disk.
 #[derive(Debug)]
 pub struct SlotFile {
     path: PathBuf,
     clock: Arc<dyn Clock>,
-    /// As it is on the disk.
+    /// The record, as it is on disk.
     slots: Mutex<Slots>,
 }
 
 impl SlotFile {
-    /// Goes on with the record that is there. Without a file nothing is known of the slots, and nothing is written
-    /// before something is. A record that cannot be understood is never overwritten: what it says may be all that tells
-    /// a slot that failed from a good one.
+    /// Opens the record. Without a file, nothing is known of the slots, and no slot is written
+    /// until something is known. An invalid record is never overwritten: it may hold the only
+    /// evidence that a slot failed.
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
-        let content = durable::read(path).map_err(|error| storage(&error))?;
+        let content = durable::read_file(path).map_err(|error| storage_failure(&error))?;
         let slots = match content {
             None => Slots::default(),
-            Some(content) => record::read(&content).map_err(|why| {
+            Some(content) => record::parse_slots(&content).map_err(|why| {
                 Failure::new(
                     FailureKind::Storage,
                     format!(
-                        "cannot understand the record of the slots {}: {why}; no image is installed until it is put \
-                         right. If it is removed, the agent starts anew: what runs then counts as good if its boot \
-                         entry has no counter, and images that failed are forgotten",
+                        "cannot parse the record of the slots {}: {why}; no image is installed until the file is repaired. \
+                         If you remove it, the agent starts with a new record: the running image counts as good if its boot \
+                         entry has no counter, and failed images are forgotten",
                         path.display()
                     ),
                 )
@@ -46,49 +46,57 @@ impl SlotFile {
         })
     }
 
-    /// The record.
+    /// Returns a copy of the record.
     pub fn get(&self) -> Slots {
         self.lock().clone()
     }
 
-    /// Takes a step of the table. It is on the disk when this returns; if this fails nothing may be built on it.
-    pub fn step(&self, slot: Slot, event: &Event, seen: &Seen) -> Result<Slots, Failure> {
+    /// Applies an event to a slot. The new record is on disk when this returns. If this fails, the
+    /// caller must not continue.
+    pub fn step(
+        &self,
+        slot: Slot,
+        event: &SlotEvent,
+        observed: &BootObservation,
+    ) -> Result<Slots, Failure> {
         let mut slots = self.lock();
-        let next = step(&slots, slot, event, seen, self.clock.now())?;
-        self.keep(&mut slots, next)?;
+        let next = step(&slots, slot, event, observed, self.clock.now())?;
+        self.store(&mut slots, next)?;
         Ok(slots.clone())
     }
 
-    /// Brings the record to what is seen, and says what is to be mended besides; see [`reconcile()`]. The record is on
-    /// the disk when this returns.
-    pub fn reconcile(&self, seen: &Seen) -> Result<Vec<Mend>, Failure> {
+    /// Reconciles the record with the observation and returns the necessary repairs; see
+    /// [`reconcile()`]. The new record is on disk when this returns.
+    pub fn reconcile(&self, observed: &BootObservation) -> Result<Vec<BootRepair>, Failure> {
         let mut slots = self.lock();
-        let (next, mends) = reconcile(&slots, seen, self.clock.now());
-        self.keep(&mut slots, next)?;
-        Ok(mends)
+        let (next, repairs) = reconcile(&slots, observed, self.clock.now());
+        self.store(&mut slots, next)?;
+        Ok(repairs)
     }
 
-    /// Forgets that an image failed here, and says whether it was remembered.
+    /// Forgets that an image failed. Returns whether it was remembered.
     pub fn forget_bad(&self, file: &Sha256) -> Result<bool, Failure> {
         let mut slots = self.lock();
         let mut next = slots.clone();
         let was_known = next.forget_bad(file);
-        self.keep(&mut slots, next)?;
+        self.store(&mut slots, next)?;
         Ok(was_known)
     }
 
-    /// The disk first: what is in memory was never ahead of it. What says nothing new is not written.
-    fn keep(&self, slots: &mut Slots, next: Slots) -> Result<(), Failure> {
+    /// Writes a changed record to disk before it is visible in memory. An unchanged record is not
+    /// written.
+    fn store(&self, slots: &mut Slots, next: Slots) -> Result<(), Failure> {
         if *slots == next {
             return Ok(());
         }
-        let content = record::write(&next).map_err(|error| {
+        let content = record::encode_slots(&next).map_err(|error| {
             Failure::new(
                 FailureKind::Storage,
                 format!("the record of the slots cannot be written as JSON: {error}"),
             )
         })?;
-        durable::replace(&self.path, &content, 0o600).map_err(|error| storage(&error))?;
+        durable::replace_file(&self.path, &content, 0o600)
+            .map_err(|error| storage_failure(&error))?;
         *slots = next;
         Ok(())
     }
@@ -98,6 +106,6 @@ impl SlotFile {
     }
 }
 
-fn storage(error: &FileError) -> Failure {
+fn storage_failure(error: &FileError) -> Failure {
     Failure::new(FailureKind::Storage, chain(error).to_string())
 }

@@ -1,137 +1,149 @@
-//! What the record says against what the boot loader knows: at each start, and after each mend.
+//! Compares the record with the boot entries: at each start, and after each round of repairs.
 //!
-//! The record follows the boot entries where it comes to trust a slot more, and goes ahead of them where it trusts it
-//! less. So an armed slot is taken for untried, and one that was healthy and never blessed, or left undecided, for
-//! written, only once its entry is gone: were it the other way round, a power cut in between would leave an entry that
-//! boots what the record calls untried, and nobody would know it for a trial. A slot that fell back is called bad first
-//! and loses its entry then.
+//! If the record is to trust a slot more, the boot entries change first; if it is to trust a slot
+//! less, the record changes first. So an armed slot becomes untried, and a slot that was healthy
+//! but never blessed, or undecided, becomes written, only after its entry is removed. In the other
+//! order, a power cut in between would leave an entry that boots an image which the record calls
+//! untried, and the boot would not be recognised as a trial. A slot that fell back is first
+//! recorded as bad, and then loses its entry.
 
 use chrono::{DateTime, Utc};
 
 use super::table::step;
-use super::{Entry, Event, Seen, Slot, SlotState, Slots};
+use super::{BootEntry, BootObservation, Slot, SlotEvent, SlotState, Slots};
 
-/// Something that the boot control has to set right.
+/// A change that the boot control has to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mend {
-    /// Remove the slot's boot entries.
+pub enum BootRepair {
+    /// Removes the boot entries of the slot.
     Withdraw(Slot),
-    /// Take the counter from the slot's boot entry.
+    /// Removes the counter from the boot entry of the slot.
     Bless(Slot),
-    /// Reset the machine.
+    /// Resets the machine.
     Reset,
 }
 
-/// Brings the record to what is seen, and says what is to be mended besides, in this order. Total.
+/// Reconciles the record with the observation and lists the necessary repairs in their order.
+/// Total.
 ///
-/// The mends are to be done once the record is on the disk. If one fails, those behind it must not be done: to reset a
-/// machine whose bad slot could not lose its entry would go on for ever. After them one looks and reconciles again,
-/// until there are none, which is so after two rounds.
-pub fn reconcile(slots: &Slots, seen: &Seen, now: DateTime<Utc>) -> (Slots, Vec<Mend>) {
-    // What runs is the ground that everything stands on.
-    let Some(running) = seen.booted else {
+/// The caller makes the repairs after the record is on disk. If one fails, it must skip the later
+/// ones: resetting a machine whose bad slot could not lose its entry would never end. Then the
+/// caller observes and reconciles again until there are no repairs, which takes at most two rounds.
+pub fn reconcile(
+    slots: &Slots,
+    observed: &BootObservation,
+    now: DateTime<Utc>,
+) -> (Slots, Vec<BootRepair>) {
+    // Without the running slot nothing can be concluded.
+    let Some(running) = observed.booted else {
         return (slots.clone(), Vec::new());
     };
-    let start = Reconciling {
+    let start = Reconciliation {
         slots: slots.clone(),
-        mends: Vec::new(),
-        seen,
+        repairs: Vec::new(),
+        observed,
         now,
     };
-    let Reconciling { slots, mends, .. } = start
-        .take(running, &Event::Booted)
-        .confirm(running)
-        .settle(running.other(), running)
-        .leave(running);
-    (slots, mends)
+    let Reconciliation { slots, repairs, .. } = start
+        .apply_event(running, &SlotEvent::Booted)
+        .bless_or_commit(running)
+        .settle_other_slot(running.other(), running)
+        .reset_bad_image(running);
+    (slots, repairs)
 }
 
-struct Reconciling<'a> {
+struct Reconciliation<'a> {
     slots: Slots,
-    mends: Vec<Mend>,
-    seen: &'a Seen,
+    repairs: Vec<BootRepair>,
+    observed: &'a BootObservation,
     now: DateTime<Utc>,
 }
 
-impl Reconciling<'_> {
-    /// What the table refuses changes nothing.
-    fn take(mut self, slot: Slot, event: &Event) -> Self {
-        if let Ok(slots) = step(&self.slots, slot, event, self.seen, self.now) {
+impl Reconciliation<'_> {
+    /// Applies an event. If the table refuses it, nothing changes.
+    fn apply_event(mut self, slot: Slot, event: &SlotEvent) -> Self {
+        if let Ok(slots) = step(&self.slots, slot, event, self.observed, self.now) {
             self.slots = slots;
         }
         self
     }
 
-    fn mend(mut self, mend: Mend) -> Self {
-        self.mends.push(mend);
+    fn add_repair(mut self, repair: BootRepair) -> Self {
+        self.repairs.push(repair);
         self
     }
 
-    /// What runs and was found healthy becomes what boots for ever (W10, W11).
-    fn confirm(self, running: Slot) -> Self {
+    /// Blesses a running slot that is healthy, and commits it once it is blessed.
+    fn bless_or_commit(self, running: Slot) -> Self {
         let SlotState::Trial { passed: true, .. } = self.slots.state(running) else {
             return self;
         };
-        match self.seen.entry(running) {
-            Entry::Plain => self.take(running, &Event::Committed),
-            Entry::Counted { .. } | Entry::Once | Entry::Absent => self.mend(Mend::Bless(running)),
-            // Nobody knows what a blessing of it would be.
-            Entry::Strange(_) => self,
+        match self.observed.entry(running) {
+            BootEntry::Plain => self.apply_event(running, &SlotEvent::Committed),
+            BootEntry::Counted { .. } | BootEntry::OneShot | BootEntry::Absent => {
+                self.add_repair(BootRepair::Bless(running))
+            }
+            // It is not known what a blessing would do to such an entry.
+            BootEntry::Invalid(_) => self,
         }
     }
 
-    /// What does not run, and was on the way to it.
-    fn settle(self, other: Slot, running: Slot) -> Self {
-        let entry = self.seen.entry(other);
+    /// Settles the slot that does not run.
+    fn settle_other_slot(self, other: Slot, running: Slot) -> Self {
+        let entry = self.observed.entry(other);
         match self.slots.state(other) {
-            // What is not known may be what this node fell back to before its record was lost.
+            // An empty slot may hold the image to which this node fell back before its record was
+            // lost.
             SlotState::Empty | SlotState::Good(_) => self,
-            // It is armed, and the reset is still to come.
-            SlotState::Armed { boot_id, .. } if is_this_boot(boot_id, self.seen) => self,
+            // The slot is armed, and the reset is still to come.
+            SlotState::Armed { boot_id, .. } if is_this_boot(boot_id, self.observed) => self,
             SlotState::Armed { .. } => match entry {
-                Entry::Absent => self.take(other, &Event::NotTried),
-                Entry::Counted { done: 0, .. } => self.withdraw(other, running),
+                BootEntry::Absent => self.apply_event(other, &SlotEvent::NotTried),
+                BootEntry::Counted { done: 0, .. } => self.withdraw_other_slot(other, running),
                 tried => {
-                    let why = why_armed(tried);
-                    self.take(other, &Event::FellBack { why })
-                        .withdraw(other, running)
+                    let why = armed_failure_reason(tried);
+                    self.apply_event(other, &SlotEvent::FellBack { why })
+                        .withdraw_other_slot(other, running)
                 }
             },
-            // It comes to be written once its entry is gone.
-            SlotState::Trial { passed, doubt, .. }
-                if (*passed || doubt.is_some()) && *entry != Entry::Absent =>
-            {
-                self.withdraw(other, running)
+            // It becomes written after its entry is removed.
+            SlotState::Trial {
+                passed: is_healthy,
+                undecided_reason,
+                ..
+            } if (*is_healthy || undecided_reason.is_some()) && *entry != BootEntry::Absent => {
+                self.withdraw_other_slot(other, running)
             }
             SlotState::Trial { boots, .. } => {
-                let why = why_trial(boots.len());
-                self.take(other, &Event::FellBack { why })
-                    .withdraw(other, running)
+                let why = trial_failure_reason(boots.len());
+                self.apply_event(other, &SlotEvent::FellBack { why })
+                    .withdraw_other_slot(other, running)
             }
-            // A cut between W0 and W1, one between U1 and U2, or an entry that was made by hand.
+            // A power cut came before the entry was removed, or someone created an entry by hand.
             SlotState::Writing(_) | SlotState::Written(_) | SlotState::Bad { .. } => {
-                self.withdraw(other, running)
+                self.withdraw_other_slot(other, running)
             }
         }
     }
 
-    /// Removes the entries of what does not run, unless they may be all that boots.
-    fn withdraw(self, other: Slot, running: Slot) -> Self {
-        let is_there = *self.seen.entry(other) != Entry::Absent;
+    /// Removes the entries of the slot that does not run, unless nothing else might boot.
+    fn withdraw_other_slot(self, other: Slot, running: Slot) -> Self {
+        let is_there = *self.observed.entry(other) != BootEntry::Absent;
         let is_needed = !matches!(self.slots.state(running), SlotState::Good(_))
-            || *self.seen.entry(running) != Entry::Plain;
+            || *self.observed.entry(running) != BootEntry::Plain;
         if is_there && !is_needed {
-            return self.mend(Mend::Withdraw(other));
+            return self.add_repair(BootRepair::Withdraw(other));
         }
         self
     }
 
-    /// What runs is known to be bad (a cut between U1 and U3): away from it, if there is something to go to. Whether
-    /// its entry has a counter does not matter: an image may bring a service that blesses it before it proved itself.
-    fn leave(self, running: Slot) -> Self {
+    /// Resets a machine that runs an image that is known to be bad, if there is a fallback. A power
+    /// cut may have prevented the reset after the failure. The counter of the entry does not
+    /// matter, because the image may have blessed itself.
+    fn reset_bad_image(self, running: Slot) -> Self {
         let other = running.other();
         let is_bad = matches!(self.slots.state(running), SlotState::Bad { .. });
-        let is_way_back = *self.seen.entry(other) == Entry::Plain
+        let is_way_back = *self.observed.entry(other) == BootEntry::Plain
             && matches!(
                 self.slots.state(other),
                 SlotState::Good(_) | SlotState::Empty
@@ -139,46 +151,48 @@ impl Reconciling<'_> {
         if !is_bad || !is_way_back {
             return self;
         }
-        if *self.seen.entry(running) != Entry::Absent {
-            return self.mend(Mend::Withdraw(running)).mend(Mend::Reset);
+        if *self.observed.entry(running) != BootEntry::Absent {
+            return self
+                .add_repair(BootRepair::Withdraw(running))
+                .add_repair(BootRepair::Reset);
         }
-        // Its entry is gone and only the reset is missing; or somebody else's entry starts it, and then a reset would
-        // come back here, again and again.
-        if self.seen.foreign.is_empty() {
-            return self.mend(Mend::Reset);
+        // Only the reset is missing; or a foreign entry starts the slot, and then a reset would
+        // come back here again and again.
+        if self.observed.foreign.is_empty() {
+            return self.add_repair(BootRepair::Reset);
         }
         self
     }
 }
 
-/// A boot without an id is none that could be recognised.
-fn is_this_boot(boot_id: &str, seen: &Seen) -> bool {
-    !boot_id.is_empty() && boot_id == seen.boot_id
+/// Whether a boot ID is that of the observed boot. An empty ID matches none.
+fn is_this_boot(boot_id: &str, observed: &BootObservation) -> bool {
+    !boot_id.is_empty() && boot_id == observed.boot_id
 }
 
-fn why_armed(entry: &Entry) -> String {
+fn armed_failure_reason(entry: &BootEntry) -> String {
     match entry {
-        Entry::Counted { done, .. } => {
-            format!("it did not come up in {}", boots(usize::from(*done)))
+        BootEntry::Counted { done, .. } => {
+            format!("it did not come up in {}", format_boots(usize::from(*done)))
         }
-        Entry::Once => "it was to be booted once, and did not come up".to_owned(),
-        Entry::Plain => {
-            "its boot entry lost its counter before it had proved itself, and another slot runs"
+        BootEntry::OneShot => "it was to be booted once, and did not come up".to_owned(),
+        BootEntry::Plain => {
+            "its boot entry lost its counter before the image proved healthy, and another slot runs"
                 .to_owned()
         }
-        Entry::Strange(how) => format!("its boot entry is not as the agent left it: {how}"),
-        Entry::Absent => "it was armed, and another slot runs".to_owned(),
+        BootEntry::Invalid(how) => format!("its boot entry is not as the agent wrote it: {how}"),
+        BootEntry::Absent => "it was armed, and another slot runs".to_owned(),
     }
 }
 
-fn why_trial(came_up: usize) -> String {
+fn trial_failure_reason(came_up: usize) -> String {
     format!(
         "it came up in {} and did not prove healthy in time",
-        boots(came_up)
+        format_boots(came_up)
     )
 }
 
-fn boots(number: usize) -> String {
+fn format_boots(number: usize) -> String {
     match number {
         1 => "1 boot".to_owned(),
         number => format!("{number} boots"),

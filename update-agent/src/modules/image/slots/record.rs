@@ -1,4 +1,4 @@
-//! What is written down of the slots, and in which form.
+//! The content and the format of the record of the slots.
 
 use std::fmt;
 
@@ -7,38 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Sha256;
 
-/// The form of the file. A file of another form is not read.
+/// Version of the file format. A file of another version is refused.
 ///
-/// The record is read by older agents than the one that wrote it, whenever an image on trial is left, or an older one is
-/// wanted. So the form changes only if an older agent must not go by the record as it understands it: with a new state,
-/// or a field without which another means something else. Everything else is added to this form, as a field that may be
-/// left out: an older agent reads past it, and with the next step that it writes the field is gone.
-const FORMAT: u32 = 1;
+/// An older agent reads the record of a newer one whenever the node falls back from a trial or
+/// installs an older image. So the version changes only if an older agent would misinterpret the
+/// record: with a new state, or with a new field that changes the meaning of another one.
+/// Everything else is added to this version as an optional field: an older agent ignores it, and
+/// drops it with the next step that it writes.
+const FORMAT_VERSION: u32 = 1;
 
-/// So many bad images are remembered; the oldest are forgotten first.
-const MOST_BAD: usize = 256;
+/// Number of bad images to remember; the oldest ones are dropped first.
+const MAX_BAD_IMAGES: usize = 256;
 
-/// So many undecided images are remembered; the oldest are forgotten first.
-const MOST_DOUBTED: usize = 16;
+/// Number of undecided images to remember; the oldest ones are dropped first.
+const MAX_UNDECIDED_IMAGES: usize = 16;
 
-/// The most bytes that are remembered of why an image is bad.
-const MOST_WHY: usize = 512;
+/// Maximum size of the stored reason of a bad image, in bytes.
+const MAX_REASON_BYTES: usize = 512;
 
-/// One of the two places where a system can lie.
+/// One of the two slots for an operating system image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Slot {
-    /// The first.
+    /// The first slot.
     A,
-    /// The second.
+    /// The second slot.
     B,
 }
 
 impl Slot {
-    /// Both.
+    /// Both slots.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
-    /// The other one.
+    /// The other slot.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -47,7 +48,7 @@ impl Slot {
         }
     }
 
-    /// The label of its partition.
+    /// Label of its partition.
     pub fn label(self) -> &'static str {
         match self {
             Self::A => "root-a",
@@ -62,85 +63,86 @@ impl fmt::Display for Slot {
     }
 }
 
-/// The bytes of an unpacked image.
+/// Digest and size of an unpacked image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Raw {
-    /// Of all of them.
+pub struct RawImage {
+    /// SHA-256 of all bytes.
     pub sha256: Sha256,
-    /// How many there are.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 /// An image in a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct What {
-    /// Of its file as it was fetched. All zeros if the agent does not know where the image came from.
+pub struct SlotImage {
+    /// SHA-256 of the image file as it was downloaded. All zeros if the agent does not know the
+    /// file.
     pub file: Sha256,
-    /// The line of releases that it is one of.
+    /// Name of the OS profile.
     pub profile_name: String,
-    /// Its version in that line.
+    /// Version of the image in the profile.
     pub image_id: String,
-    /// What was written into the slot; none before all of it is there.
+    /// Digest and size of the unpacked image; `None` until it is written completely.
     #[serde(default)]
-    pub raw: Option<Raw>,
+    pub raw: Option<RawImage>,
 }
 
-/// What becomes of a slot.
+/// State of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
-    /// Nobody knows what lies there.
+    /// The content is not known.
     #[default]
     Empty,
-    /// It is being written: whatever lies there may be torn.
-    Writing(What),
-    /// A whole image that was not tried yet. It has no boot entry.
-    Written(What),
-    /// It may be booted at the next reset, and may not have been yet.
+    /// An image is being written; the content may be incomplete.
+    Writing(SlotImage),
+    /// A complete image that was not tried yet. The slot has no boot entry.
+    Written(SlotImage),
+    /// The next reset may boot the slot for the first time.
     Armed {
         /// The image.
-        what: What,
-        /// The boot in which it was armed.
+        image: SlotImage,
+        /// ID of the boot in which it was armed.
         boot_id: String,
     },
     /// It was booted and has not proved itself yet.
     Trial {
         /// The image.
-        what: What,
-        /// The last boots in which it came up, oldest first.
+        image: SlotImage,
+        /// IDs of the latest boots of the slot, oldest first.
         boots: Vec<String>,
-        /// Whether it was found healthy. Then only its boot entry is missing.
+        /// Whether it was found healthy. Then only the blessing is missing.
         passed: bool,
-        /// Why it was left without a word against it, if it was in the last of these boots.
+        /// Why the trial ended undecided in the last of these boots, if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        doubt: Option<Doubt>,
+        undecided_reason: Option<UndecidedReason>,
     },
-    /// It proved itself.
-    Good(What),
-    /// It failed.
+    /// The image proved itself.
+    Good(SlotImage),
+    /// The image failed.
     Bad {
         /// The image.
-        what: What,
-        /// For a person.
+        image: SlotImage,
+        /// Reason, for display.
         why: String,
-        /// The last lines of its log.
+        /// Last lines of the log.
         log: String,
     },
 }
 
 impl SlotState {
-    /// The image that lies or is to lie there, as far as the agent knows.
-    pub fn what(&self) -> Option<&What> {
+    /// The image in the slot or to be written into it, as far as the agent knows.
+    pub fn image(&self) -> Option<&SlotImage> {
         match self {
             Self::Empty => None,
-            Self::Writing(what) | Self::Written(what) | Self::Good(what) => Some(what),
-            Self::Armed { what, .. } | Self::Trial { what, .. } | Self::Bad { what, .. } => {
-                Some(what)
+            Self::Writing(image) | Self::Written(image) | Self::Good(image) => Some(image),
+            Self::Armed { image, .. } | Self::Trial { image, .. } | Self::Bad { image, .. } => {
+                Some(image)
             }
         }
     }
 
-    /// Its name in one word, for `status` and for the server.
+    /// Name of the state in one word, for `status` and for the server.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -153,8 +155,8 @@ impl SlotState {
         }
     }
 
-    /// What a slot in this state does or holds, to be put behind its name.
-    pub fn words(&self) -> &'static str {
+    /// Describes a slot in this state; follows the name of the slot in a sentence.
+    pub fn description(&self) -> &'static str {
         match self {
             Self::Empty => "is not known to hold an image",
             Self::Writing(_) => "is being written",
@@ -167,61 +169,63 @@ impl SlotState {
     }
 }
 
-/// Why it could not be decided whether an image does.
+/// Why a trial ended undecided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Doubt {
-    /// For a person.
+pub struct UndecidedReason {
+    /// Reason, for display.
     pub why: String,
-    /// The last lines of its log.
+    /// Last lines of the log.
     pub log: String,
 }
 
-/// An image that was tried and left, and of which nobody can say that it does not do.
+/// An image whose latest trial ended undecided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Undecided {
-    /// Of its file.
+pub struct UndecidedImage {
+    /// SHA-256 of the image file.
     pub file: Sha256,
-    /// How many of its trials ended so.
+    /// Number of its trials that ended undecided.
     pub times: u8,
-    /// The last time. Only of the image that was left last the log is kept.
-    pub doubt: Doubt,
+    /// Reason of the latest one. Only the latest undecided image keeps its log.
+    pub reason: UndecidedReason,
 }
 
 /// An image that failed on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BadImage {
-    /// Of its file.
+    /// SHA-256 of the image file.
     pub file: Sha256,
-    /// Its version in its line.
+    /// Version of the image in its profile.
     pub image_id: String,
-    /// For a person.
+    /// Reason, for display.
     pub why: String,
-    /// When that was noted, by the node's own clock.
+    /// When the failure was recorded, by the clock of the node.
     pub at: DateTime<Utc>,
 }
 
-/// All that is written down of the slots.
+/// The record of the slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slots {
-    /// Slot a.
+    /// State of slot A.
     pub a: SlotState,
-    /// Slot b.
+    /// State of slot B.
     pub b: SlotState,
-    /// The slot that a failed trial falls back to. It is [`SlotState::Good`], and never written. That there is none is
-    /// written as well: a record that does not speak of it is not read.
+    /// The slot to which a failed trial falls back. It is [`SlotState::Good`] and is never written.
+    /// The field is mandatory, even if it is null: a record without it is refused.
     #[serde(deserialize_with = "Option::deserialize")]
     pub last_good: Option<Slot>,
-    /// Images that are not tried again by themselves, in the order in which they failed.
+    /// Images that are not tried again without an explicit retry, in the order in which they
+    /// failed.
     pub bad: Vec<BadImage>,
-    /// Images that were left undecided and neither failed nor proved themselves since, the last one last.
+    /// Images with undecided trials that have neither failed nor proved themselves since, latest
+    /// last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub undecided: Vec<Undecided>,
-    /// The number of the last boot entry that was made.
+    pub undecided: Vec<UndecidedImage>,
+    /// Sequence number of the latest boot entry.
     pub sequence: u32,
 }
 
 impl Slots {
-    /// What becomes of a slot.
+    /// State of a slot.
     pub fn state(&self, slot: Slot) -> &SlotState {
         match slot {
             Slot::A => &self.a,
@@ -229,55 +233,55 @@ impl Slots {
         }
     }
 
-    /// What is remembered of an image that failed here.
-    pub fn known_bad(&self, file: &Sha256) -> Option<&BadImage> {
+    /// Finds an image that failed here.
+    pub fn find_bad(&self, file: &Sha256) -> Option<&BadImage> {
         self.bad.iter().find(|bad| bad.file == *file)
     }
 
-    /// What is remembered of an image that was left undecided.
-    pub fn undecided(&self, file: &Sha256) -> Option<&Undecided> {
+    /// Finds an image with undecided trials.
+    pub fn find_undecided(&self, file: &Sha256) -> Option<&UndecidedImage> {
         self.undecided
             .iter()
             .find(|undecided| undecided.file == *file)
     }
 
-    pub(super) fn set(&mut self, slot: Slot, state: SlotState) {
+    pub(super) fn set_state(&mut self, slot: Slot, state: SlotState) {
         match slot {
             Slot::A => self.a = state,
             Slot::B => self.b = state,
         }
     }
 
-    /// Remembers that an image failed, in the place of what was remembered of it.
-    pub(super) fn brand(&mut self, what: &What, why: &str, at: DateTime<Utc>) {
-        self.forget_bad(&what.file);
-        let excess = (self.bad.len() + 1).saturating_sub(MOST_BAD);
+    /// Remembers that an image failed. Replaces an earlier failure of the same image.
+    pub(super) fn remember_bad(&mut self, image: &SlotImage, why: &str, at: DateTime<Utc>) {
+        self.forget_bad(&image.file);
+        let excess = (self.bad.len() + 1).saturating_sub(MAX_BAD_IMAGES);
         self.bad.drain(..excess);
         self.bad.push(BadImage {
-            file: what.file,
-            image_id: what.image_id.clone(),
-            why: why[..why.floor_char_boundary(MOST_WHY)].to_owned(),
+            file: image.file,
+            image_id: image.image_id.clone(),
+            why: why[..why.floor_char_boundary(MAX_REASON_BYTES)].to_owned(),
             at,
         });
     }
 
-    /// Counts that an image was left undecided.
-    pub(super) fn doubt(&mut self, file: &Sha256, doubt: &Doubt) {
-        let before = self.undecided(file).map_or(0, |before| before.times);
+    /// Counts an undecided trial of an image.
+    pub(super) fn count_undecided(&mut self, file: &Sha256, reason: &UndecidedReason) {
+        let before = self.find_undecided(file).map_or(0, |before| before.times);
         self.undecided.retain(|undecided| undecided.file != *file);
-        let excess = (self.undecided.len() + 1).saturating_sub(MOST_DOUBTED);
+        let excess = (self.undecided.len() + 1).saturating_sub(MAX_UNDECIDED_IMAGES);
         self.undecided.drain(..excess);
         for older in &mut self.undecided {
-            older.doubt.log.clear();
+            older.reason.log.clear();
         }
-        self.undecided.push(Undecided {
+        self.undecided.push(UndecidedImage {
             file: *file,
             times: before.saturating_add(1),
-            doubt: doubt.clone(),
+            reason: reason.clone(),
         });
     }
 
-    /// Whether the image was remembered as bad, or as undecided. It is not any more.
+    /// Forgets that the image was bad or undecided. Returns whether it was.
     pub(super) fn forget_bad(&mut self, file: &Sha256) -> bool {
         let before = self.bad.len() + self.undecided.len();
         self.bad.retain(|bad| bad.file != *file);
@@ -286,44 +290,44 @@ impl Slots {
     }
 }
 
-/// What is in the file.
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
-struct Page<S> {
+struct SlotsDocument<S> {
     format: u32,
     slots: S,
 }
 
-/// The form of any file, also of one that a newer agent wrote.
+/// The part of the file that every version of the format has.
 #[derive(Deserialize)]
-struct Form {
+struct SlotsHeader {
     format: u32,
 }
 
-/// The record as the bytes of its file.
-pub(super) fn write(slots: &Slots) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&Page {
-        format: FORMAT,
+/// Encodes the record for its file.
+pub(super) fn encode_slots(slots: &Slots) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(&SlotsDocument {
+        format: FORMAT_VERSION,
         slots,
     })
 }
 
-/// The record from the bytes of its file, or what is wrong with them.
-pub(super) fn read(content: &[u8]) -> Result<Slots, String> {
+/// Parses the record from the bytes of its file. The error says what is wrong.
+pub(super) fn parse_slots(content: &[u8]) -> Result<Slots, String> {
     let nonsense = |error: serde_json::Error| error.to_string();
-    // The form first: of another one nothing else is understood.
-    let Form { format } = serde_json::from_slice(content).map_err(nonsense)?;
-    if format != FORMAT {
+    // The version is checked first, because the rest of another version has another meaning.
+    let SlotsHeader { format } = serde_json::from_slice(content).map_err(nonsense)?;
+    if format != FORMAT_VERSION {
         return Err(format!(
-            "it has the form {format}, and this agent knows {FORMAT}: another version of the agent wrote it"
+            "it has format version {format}, but this agent supports version {FORMAT_VERSION}: another version of the agent wrote it"
         ));
     }
-    let page: Page<Slots> = serde_json::from_slice(content).map_err(nonsense)?;
+    let page: SlotsDocument<Slots> = serde_json::from_slice(content).map_err(nonsense)?;
     let slots = page.slots;
-    // The whole safety of the last good slot hangs on this, so it is not taken from a file that somebody edited.
+    // Falling back depends on this invariant, so it is checked even if the file was edited by hand.
     match slots.last_good {
         Some(slot) if !matches!(slots.state(slot), SlotState::Good(_)) => Err(format!(
-            "it calls the slot {slot} the last good one, which {}",
-            slots.state(slot).words()
+            "it names the slot {slot} as the last good one, but that slot {}",
+            slots.state(slot).description()
         )),
         _ => Ok(slots),
     }

@@ -1,165 +1,173 @@
-//! What may become of a slot: every state against every event.
+//! The state machine of a slot: every state against every event.
 //!
-//! A slot may be written, and armed, only if another one runs, which is good, is the last good one, and has a boot
-//! entry without a counter: whatever becomes of the slot, that one boots. So the last good slot is never written, and
-//! never anything else than good.
+//! A slot may be written or armed only if the other slot runs, is good, is the last good one, and
+//! has a boot entry without a counter. Then that slot boots whatever happens. So the last good slot
+//! is never written, and it stays good.
 //!
-//! In four places the table is not the first draft of it; `tests/model.rs` shows what becomes of a node otherwise.
+//! Four rules are not obvious. `tests/model.rs` shows what happens without them:
 //!
-//! - An order to try a bad image again opens the way once, and does not make the node forget: the image leaves the list
-//!   when it is committed. Were it forgotten with [`Event::Begin`], an order that is withdrawn before the slot is armed
-//!   would let the next policy try the image by itself.
-//! - A slot whose record says that it is being written may be found running: the power went between W0 and W1, and its
-//!   earlier entry sorts first. Its content is untouched then (W1 comes before W2), but the record has lost what it is.
-//!   So it goes on trial under no name instead of being a dead end.
-//! - An empty slot that runs is taken for good only as long as none is known to be: at the first start, and after the
-//!   record was lost. Else it has to prove itself.
-//! - What runs needs a boot entry without a counter before another slot is written: without one nothing boots after a
-//!   trial that failed.
+//! - The permission to retry a bad image is valid once and does not make the node forget the
+//!   failure: the image stays in the list until it is committed. If [`SlotEvent::Begin`] removed
+//!   it, a retry that is withdrawn before the slot is armed would let the next policy try the image
+//!   without permission.
+//! - A slot in state `Writing` may be found running, if a power cut came before its earlier entry,
+//!   which sorts first, was removed. Its content is intact then, because the entry is removed
+//!   before the content is written, but the record has lost which image it is. So the slot goes on
+//!   trial without an image name, which avoids a dead end.
+//! - An empty slot that runs counts as good only while no slot is known to be good: at the first
+//!   start, and after the record was lost. Otherwise it has to prove itself.
+//! - The running slot needs a boot entry without a counter before the other slot is written.
+//!   Otherwise nothing would boot after a failed trial.
 
 use chrono::{DateTime, Utc};
 
-use super::{Doubt, Entry, Event, Raw, Refused, Seen, Slot, SlotState, Slots, What};
+use super::{
+    BootEntry, BootObservation, RawImage, Slot, SlotError, SlotEvent, SlotImage, SlotState, Slots,
+    UndecidedReason,
+};
 use crate::model::{Failure, FailureKind, Sha256, tail};
 
-/// So many boots of a trial are remembered.
-const MOST_BOOTS: usize = 16;
+/// Number of boots of a trial to remember.
+const MAX_TRIAL_BOOTS: usize = 16;
 
-/// So many trials of an image may end undecided. The next one that would is a failure: a server that the old image
-/// reaches each time, and the new one never, is not what is wrong.
-pub(super) const MOST_UNDECIDED: u8 = 2;
+/// Number of trials of an image that may end undecided. The next undecided trial is a failure: if
+/// the old image reaches the server each time and the new one never does, the server is not the
+/// cause.
+pub(super) const MAX_UNDECIDED_TRIALS: u8 = 2;
 
-/// What becomes of the slots when something happens to one of them. Total: whatever does not belong is refused, and
-/// then nothing changes.
+/// Applies an event to a slot and returns the new record. Total: an event that does not fit is
+/// refused and changes nothing.
 pub fn step(
     slots: &Slots,
     slot: Slot,
-    event: &Event,
-    seen: &Seen,
+    event: &SlotEvent,
+    observed: &BootObservation,
     now: DateTime<Utc>,
-) -> Result<Slots, Refused> {
-    let case = Case {
+) -> Result<Slots, SlotError> {
+    let case = SlotStep {
         slots,
         slot,
         event,
-        seen,
+        observed,
         now,
     };
     match event {
-        Event::Begin { what, again } => case.begin(what, *again),
-        Event::Wrote(raw) => case.wrote(*raw),
-        Event::Spoilt => case.spoilt(),
-        Event::Arm { again } => case.arm(*again),
-        Event::Booted => case.booted(),
-        Event::Passed => case.passed(),
-        Event::Committed => case.committed(),
-        Event::Failed { why, log } => case.failed(why, log),
-        Event::FellBack { why } => case.fell_back(why),
-        Event::Undecided { why, log } => case.undecided(why, log),
-        Event::NotTried => case.left(),
+        SlotEvent::Begin { image, allow_retry } => case.begin(image, *allow_retry),
+        SlotEvent::Wrote(raw) => case.wrote(*raw),
+        SlotEvent::Corrupted => case.corrupted(),
+        SlotEvent::Arm { allow_retry } => case.arm(*allow_retry),
+        SlotEvent::Booted => case.booted(),
+        SlotEvent::Passed => case.passed(),
+        SlotEvent::Committed => case.committed(),
+        SlotEvent::Failed { why, log } => case.failed(why, log),
+        SlotEvent::FellBack { why } => case.fell_back(why),
+        SlotEvent::Undecided { why, log } => case.undecided(why, log),
+        SlotEvent::NotTried => case.not_tried(),
     }
 }
 
-/// Why no slot may be written at present, whatever is wanted: something is as the agent does not make it, and a person
-/// has to settle it. `None` if all is well, or if what runs is on trial.
-pub fn trouble(slots: &Slots, seen: &Seen) -> Option<Refused> {
+/// Why no slot may be written at present, for any image: something is in a state that the agent
+/// does not create, and a person has to correct it. `None` if there is no such obstacle, or if the
+/// running slot is on trial.
+pub fn find_write_obstacle(slots: &Slots, observed: &BootObservation) -> Option<SlotError> {
     let on_trial = |slot| matches!(slots.state(slot), SlotState::Trial { .. });
-    way_back(slots, seen)
+    find_fallback(slots, observed)
         .err()
-        .filter(|_| !seen.booted.is_some_and(on_trial))
+        .filter(|_| !observed.booted.is_some_and(on_trial))
 }
 
-/// The slot that boots if the other one fails: it runs, is good, and has a boot entry without a counter.
-fn way_back(slots: &Slots, seen: &Seen) -> Result<Slot, Refused> {
-    let slot = seen.booted.ok_or(Refused::RunningUnknown)?;
+/// The slot that boots if the other one fails: it runs, is good, and has a boot entry without a
+/// counter.
+fn find_fallback(slots: &Slots, observed: &BootObservation) -> Result<Slot, SlotError> {
+    let slot = observed.booted.ok_or(SlotError::RunningUnknown)?;
     let state = slots.state(slot);
     if !matches!(state, SlotState::Good(_)) || slots.last_good != Some(slot) {
-        return Err(Refused::RunningNotGood {
+        return Err(SlotError::RunningNotGood {
             slot,
-            state: state.words(),
+            state: state.description(),
         });
     }
-    match seen.entry(slot) {
-        Entry::Plain => Ok(slot),
-        _ => Err(Refused::NoWayBack { slot }),
+    match observed.entry(slot) {
+        BootEntry::Plain => Ok(slot),
+        _ => Err(SlotError::NoFallback { slot }),
     }
 }
 
-/// One event at one slot.
-struct Case<'a> {
+/// One event of one slot.
+struct SlotStep<'a> {
     slots: &'a Slots,
     slot: Slot,
-    event: &'a Event,
-    seen: &'a Seen,
+    event: &'a SlotEvent,
+    observed: &'a BootObservation,
     now: DateTime<Utc>,
 }
 
-impl Case<'_> {
+impl SlotStep<'_> {
     fn state(&self) -> &SlotState {
         self.slots.state(self.slot)
     }
 
-    fn runs(&self) -> bool {
-        self.seen.booted == Some(self.slot)
+    fn is_running(&self) -> bool {
+        self.observed.booted == Some(self.slot)
     }
 
-    /// All stays as it was.
-    fn same(&self) -> Slots {
+    /// The record without a change.
+    fn unchanged(&self) -> Slots {
         self.slots.clone()
     }
 
-    fn with(&self, state: SlotState) -> Slots {
-        let mut slots = self.same();
-        slots.set(self.slot, state);
+    fn with_state(&self, state: SlotState) -> Slots {
+        let mut slots = self.unchanged();
+        slots.set_state(self.slot, state);
         slots
     }
 
-    /// The image failed: that is noted of the slot, and remembered of the image.
-    fn with_bad(&self, what: &What, why: &str, log: &str) -> Slots {
+    /// Records that the image of the slot failed, and remembers it as bad.
+    fn with_bad(&self, image: &SlotImage, why: &str, log: &str) -> Slots {
         let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, why, log);
-        let mut slots = self.with(SlotState::Bad {
-            what: what.clone(),
+        let mut slots = self.with_state(SlotState::Bad {
+            image: image.clone(),
             why: reason.clone(),
             log,
         });
-        slots.brand(what, &reason, self.now);
+        slots.remember_bad(image, &reason, self.now);
         slots
     }
 
-    fn out_of_place(&self) -> Refused {
-        Refused::OutOfPlace {
+    fn invalid_state(&self) -> SlotError {
+        SlotError::InvalidState {
             slot: self.slot,
-            state: self.state().words(),
-            event: words(self.event),
+            state: self.state().description(),
+            event: describe_event(self.event),
         }
     }
 
-    fn must_not_run(&self) -> Result<(), Refused> {
-        if self.runs() {
-            return Err(Refused::Runs {
+    fn check_not_running(&self) -> Result<(), SlotError> {
+        if self.is_running() {
+            return Err(SlotError::IsRunning {
                 slot: self.slot,
-                event: words(self.event),
+                event: describe_event(self.event),
             });
         }
         Ok(())
     }
 
-    fn must_run(&self) -> Result<(), Refused> {
-        if self.runs() {
+    fn check_running(&self) -> Result<(), SlotError> {
+        if self.is_running() {
             return Ok(());
         }
-        Err(Refused::RunsNot {
+        Err(SlotError::IsNotRunning {
             slot: self.slot,
-            event: words(self.event),
+            event: describe_event(self.event),
         })
     }
 
-    /// The guard of the last good slot and of what is known to be bad.
-    fn may_hold(&self, what: &What, again: bool) -> Result<(), Refused> {
-        self.must_not_run()?;
-        way_back(self.slots, self.seen)?;
-        match self.slots.known_bad(&what.file) {
-            Some(bad) if !again => Err(Refused::KnownBad {
+    /// Protects the last good slot, and refuses an image that is known to be bad.
+    fn check_may_replace(&self, image: &SlotImage, allow_retry: bool) -> Result<(), SlotError> {
+        self.check_not_running()?;
+        find_fallback(self.slots, self.observed)?;
+        match self.slots.find_bad(&image.file) {
+            Some(bad) if !allow_retry => Err(SlotError::KnownBad {
                 image_id: bad.image_id.clone(),
                 why: bad.why.clone(),
             }),
@@ -167,93 +175,94 @@ impl Case<'_> {
         }
     }
 
-    fn begin(&self, what: &What, again: bool) -> Result<Slots, Refused> {
+    fn begin(&self, image: &SlotImage, allow_retry: bool) -> Result<Slots, SlotError> {
         match self.state() {
             SlotState::Empty
             | SlotState::Writing(_)
             | SlotState::Written(_)
             | SlotState::Good(_)
             | SlotState::Bad { .. } => {
-                self.may_hold(what, again)?;
-                Ok(self.with(SlotState::Writing(What {
+                self.check_may_replace(image, allow_retry)?;
+                Ok(self.with_state(SlotState::Writing(SlotImage {
                     raw: None,
-                    ..what.clone()
+                    ..image.clone()
                 })))
             }
-            // It may boot at any reset: its entry goes first, then the record says so.
-            SlotState::Armed { .. } | SlotState::Trial { .. } => Err(self.out_of_place()),
+            // It may boot at the next reset: first its entry must be removed, then the record must
+            // change.
+            SlotState::Armed { .. } | SlotState::Trial { .. } => Err(self.invalid_state()),
         }
     }
 
-    fn wrote(&self, raw: Raw) -> Result<Slots, Refused> {
+    fn wrote(&self, raw: RawImage) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Writing(what) | SlotState::Written(what) => {
-                self.must_not_run()?;
-                Ok(self.with(SlotState::Written(What {
+            SlotState::Writing(image) | SlotState::Written(image) => {
+                self.check_not_running()?;
+                Ok(self.with_state(SlotState::Written(SlotImage {
                     raw: Some(raw),
-                    ..what.clone()
+                    ..image.clone()
                 })))
             }
-            _ => Err(self.out_of_place()),
+            _ => Err(self.invalid_state()),
         }
     }
 
-    fn spoilt(&self) -> Result<Slots, Refused> {
+    fn corrupted(&self) -> Result<Slots, SlotError> {
         match self.state() {
             SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) => {
-                Ok(self.with(SlotState::Empty))
+                Ok(self.with_state(SlotState::Empty))
             }
-            SlotState::Bad { .. } => Ok(self.same()),
+            SlotState::Bad { .. } => Ok(self.unchanged()),
             SlotState::Armed { .. } | SlotState::Trial { .. } | SlotState::Good(_) => {
-                Err(self.out_of_place())
+                Err(self.invalid_state())
             }
         }
     }
 
-    fn arm(&self, again: bool) -> Result<Slots, Refused> {
+    fn arm(&self, allow_retry: bool) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Written(what) | SlotState::Armed { what, .. } => {
-                self.may_hold(what, again)?;
-                let mut slots = self.with(SlotState::Armed {
-                    what: what.clone(),
-                    boot_id: self.seen.boot_id.clone(),
+            SlotState::Written(image) | SlotState::Armed { image, .. } => {
+                self.check_may_replace(image, allow_retry)?;
+                let mut slots = self.with_state(SlotState::Armed {
+                    image: image.clone(),
+                    boot_id: self.observed.boot_id.clone(),
                 });
                 let next = slots.sequence.checked_add(1);
-                slots.sequence = next.ok_or(Refused::NoNumberLeft)?;
+                slots.sequence = next.ok_or(SlotError::SequenceExhausted)?;
                 Ok(slots)
             }
-            _ => Err(self.out_of_place()),
+            _ => Err(self.invalid_state()),
         }
     }
 
-    fn booted(&self) -> Result<Slots, Refused> {
-        self.must_run()?;
+    fn booted(&self) -> Result<Slots, SlotError> {
+        self.check_running()?;
         match self.state() {
             SlotState::Empty | SlotState::Writing(_) => self.booted_unknown(),
-            SlotState::Armed { what, .. } => Ok(self.on_trial(what, &[], false, None)),
+            SlotState::Armed { image, .. } => Ok(self.on_trial(image, &[], false, None)),
             SlotState::Trial {
-                what,
+                image,
                 boots,
-                passed,
-                doubt,
-            } => Ok(self.on_trial(what, boots, *passed, doubt.as_ref())),
-            // It is what runs, so a person chose it: from now on it is what a trial falls back to.
+                passed: is_healthy,
+                undecided_reason,
+            } => Ok(self.on_trial(image, boots, *is_healthy, undecided_reason.as_ref())),
+            // A person chose this slot, so from now on a trial falls back to it.
             SlotState::Good(_) => {
-                let mut slots = self.same();
+                let mut slots = self.unchanged();
                 slots.last_good = Some(self.slot);
                 Ok(slots)
             }
-            // Neither has a boot entry that the agent made, but for a bad one between U1 and U2: that is not started
-            // anew, it is ended (`reconcile`).
-            SlotState::Written(_) | SlotState::Bad { .. } => Err(self.out_of_place()),
+            // The agent creates no boot entry in these states. A bad slot may keep its entry if a
+            // power cut came before the entry was removed; then `reconcile` ends the boot.
+            SlotState::Written(_) | SlotState::Bad { .. } => Err(self.invalid_state()),
         }
     }
 
-    /// Runs, and the record does not say what it is. An entry of the agent's means that it is whole: none names what is
-    /// torn.
-    fn booted_unknown(&self) -> Result<Slots, Refused> {
-        let (profile_name, image_id) = self.seen.image.clone().unwrap_or_default();
-        let what = What {
+    /// The slot runs, but the record does not know its image. An entry of the agent proves that the
+    /// image is complete, because no entry refers to an incomplete one.
+    fn booted_unknown(&self) -> Result<Slots, SlotError> {
+        let (profile_name, image_id) = self.observed.image.clone().unwrap_or_default();
+        let image = SlotImage {
             file: Sha256::from([0; 32]),
             profile_name,
             image_id,
@@ -261,199 +270,208 @@ impl Case<'_> {
         };
         let nothing_known =
             self.slots.last_good.is_none() && matches!(self.state(), SlotState::Empty);
-        match self.seen.entry(self.slot) {
-            Entry::Plain if nothing_known => {
-                let mut slots = self.with(SlotState::Good(what));
+        match self.observed.entry(self.slot) {
+            BootEntry::Plain if nothing_known => {
+                let mut slots = self.with_state(SlotState::Good(image));
                 slots.last_good = Some(self.slot);
                 Ok(slots)
             }
-            Entry::Plain | Entry::Counted { .. } | Entry::Once => {
-                Ok(self.on_trial(&what, &[], false, None))
+            BootEntry::Plain | BootEntry::Counted { .. } | BootEntry::OneShot => {
+                Ok(self.on_trial(&image, &[], false, None))
             }
-            Entry::Absent | Entry::Strange(_) => Err(self.out_of_place()),
+            BootEntry::Absent | BootEntry::Invalid(_) => Err(self.invalid_state()),
         }
     }
 
-    /// A doubt is one about the boot in which it was said: each boot has to prove itself anew.
+    /// An undecided end applies only to its own boot: each boot has to prove itself again.
     fn on_trial(
         &self,
-        what: &What,
+        image: &SlotImage,
         boots: &[String],
-        passed: bool,
-        doubt: Option<&Doubt>,
+        is_healthy: bool,
+        undecided_reason: Option<&UndecidedReason>,
     ) -> Slots {
-        let doubt = doubt.filter(|_| boots.contains(&self.seen.boot_id));
+        let undecided_reason = undecided_reason.filter(|_| boots.contains(&self.observed.boot_id));
         let mut boots = boots.to_vec();
-        if !boots.contains(&self.seen.boot_id) {
-            let excess = (boots.len() + 1).saturating_sub(MOST_BOOTS);
+        if !boots.contains(&self.observed.boot_id) {
+            let excess = (boots.len() + 1).saturating_sub(MAX_TRIAL_BOOTS);
             boots.drain(..excess);
-            boots.push(self.seen.boot_id.clone());
+            boots.push(self.observed.boot_id.clone());
         }
-        self.with(SlotState::Trial {
-            what: what.clone(),
+        self.with_state(SlotState::Trial {
+            image: image.clone(),
             boots,
-            passed,
-            doubt: doubt.cloned(),
+            passed: is_healthy,
+            undecided_reason: undecided_reason.cloned(),
         })
     }
 
-    fn passed(&self) -> Result<Slots, Refused> {
+    fn passed(&self) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Trial { what, boots, .. } => {
-                self.must_run()?;
-                Ok(self.with(SlotState::Trial {
-                    what: what.clone(),
+            SlotState::Trial { image, boots, .. } => {
+                self.check_running()?;
+                Ok(self.with_state(SlotState::Trial {
+                    image: image.clone(),
                     boots: boots.clone(),
                     passed: true,
-                    doubt: None,
+                    undecided_reason: None,
                 }))
             }
-            SlotState::Good(_) => Ok(self.same()),
-            _ => Err(self.out_of_place()),
+            SlotState::Good(_) => Ok(self.unchanged()),
+            _ => Err(self.invalid_state()),
         }
     }
 
-    /// It stays on trial: its entry still boots it, and what the record called written would boot unnoticed.
-    fn undecided(&self, why: &str, log: &str) -> Result<Slots, Refused> {
+    /// The slot stays on trial: its entry still boots it, and in state `Written` that boot would
+    /// not be recognised as a trial.
+    fn undecided(&self, why: &str, log: &str) -> Result<Slots, SlotError> {
         match self.state() {
             SlotState::Trial {
-                what,
+                image,
                 boots,
                 passed: false,
                 ..
             } => {
-                self.must_run()?;
-                let before = self.slots.undecided(&what.file);
-                if before.is_some_and(|before| before.times >= MOST_UNDECIDED) {
-                    let why = format!("{why}; so ended {MOST_UNDECIDED} trials of it before");
-                    return Ok(self.with_bad(what, &why, log));
+                self.check_running()?;
+                let before = self.slots.find_undecided(&image.file);
+                if before.is_some_and(|before| before.times >= MAX_UNDECIDED_TRIALS) {
+                    let why =
+                        format!("{why}; {MAX_UNDECIDED_TRIALS} earlier trials ended the same way");
+                    return Ok(self.with_bad(image, &why, log));
                 }
                 let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, why, log);
-                Ok(self.with(SlotState::Trial {
-                    what: what.clone(),
+                Ok(self.with_state(SlotState::Trial {
+                    image: image.clone(),
                     boots: boots.clone(),
                     passed: false,
-                    doubt: Some(Doubt { why: reason, log }),
+                    undecided_reason: Some(UndecidedReason { why: reason, log }),
                 }))
             }
-            _ => Err(self.out_of_place()),
+            _ => Err(self.invalid_state()),
         }
     }
 
-    fn committed(&self) -> Result<Slots, Refused> {
+    fn committed(&self) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Trial { what, passed, .. } => {
-                self.must_run()?;
+            SlotState::Trial {
+                image,
+                passed: is_healthy,
+                ..
+            } => {
+                self.check_running()?;
                 let slot = self.slot;
-                if !passed {
-                    return Err(Refused::NotPassed { slot });
+                if !is_healthy {
+                    return Err(SlotError::NotPassed { slot });
                 }
-                if !matches!(self.seen.entry(slot), Entry::Plain) {
-                    return Err(Refused::NotBlessed { slot });
+                if !matches!(self.observed.entry(slot), BootEntry::Plain) {
+                    return Err(SlotError::NotBlessed { slot });
                 }
-                let mut slots = self.with(SlotState::Good(what.clone()));
+                let mut slots = self.with_state(SlotState::Good(image.clone()));
                 slots.last_good = Some(slot);
-                // If it failed here before, it has proved now that it can do better.
-                slots.forget_bad(&what.file);
+                // A successful trial outweighs an earlier failure.
+                slots.forget_bad(&image.file);
                 Ok(slots)
             }
-            SlotState::Good(_) => Ok(self.same()),
-            _ => Err(self.out_of_place()),
+            SlotState::Good(_) => Ok(self.unchanged()),
+            _ => Err(self.invalid_state()),
         }
     }
 
-    fn failed(&self, why: &str, log: &str) -> Result<Slots, Refused> {
+    fn failed(&self, why: &str, log: &str) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Trial { what, .. } => Ok(self.with_bad(what, why, log)),
-            // Who comes later may know more: what runs instead finds the last words of a kernel.
+            SlotState::Trial { image, .. } => Ok(self.with_bad(image, why, log)),
+            // A later report may add more: the slot that runs instead finds the crash log of a
+            // kernel.
             SlotState::Bad {
-                what,
+                image,
                 why: known_why,
-                log: known,
+                log: known_log,
             } => {
                 let why = if why.is_empty() {
                     known_why.as_str()
                 } else {
                     why
                 };
-                // The newer words are in the whole of a full log, the older ones make room.
-                let older = tail(known, Failure::MAX_LOG.saturating_sub(log.len() + 1));
-                if known.ends_with(log) {
-                    Ok(self.with_bad(what, why, known))
+                // The newer lines are kept completely; the older ones get the remaining space.
+                let older = tail(known_log, Failure::MAX_LOG.saturating_sub(log.len() + 1));
+                if known_log.ends_with(log) {
+                    Ok(self.with_bad(image, why, known_log))
                 } else if older.is_empty() {
-                    Ok(self.with_bad(what, why, log))
+                    Ok(self.with_bad(image, why, log))
                 } else {
-                    Ok(self.with_bad(what, why, &format!("{older}\n{log}")))
+                    Ok(self.with_bad(image, why, &format!("{older}\n{log}")))
                 }
             }
-            _ => Err(self.out_of_place()),
+            _ => Err(self.invalid_state()),
         }
     }
 
-    fn fell_back(&self, why: &str) -> Result<Slots, Refused> {
+    fn fell_back(&self, why: &str) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Armed { what, .. } => {
-                self.must_not_run()?;
-                Ok(self.with_bad(what, why, ""))
+            SlotState::Armed { image, .. } => {
+                self.check_not_running()?;
+                Ok(self.with_bad(image, why, ""))
             }
-            // Nobody can say that it does not do. How often that happened is counted.
+            // The image may be fine, so it is not bad. The undecided trial is counted.
             SlotState::Trial {
-                what,
-                doubt: Some(doubt),
+                image,
+                undecided_reason: Some(reason),
                 ..
             } => {
-                self.must_not_run()?;
-                let mut slots = self.with(SlotState::Written(what.clone()));
-                slots.doubt(&what.file, doubt);
+                self.check_not_running()?;
+                let mut slots = self.with_state(SlotState::Written(image.clone()));
+                slots.count_undecided(&image.file, reason);
                 Ok(slots)
             }
             SlotState::Trial {
-                what,
+                image,
                 passed: false,
                 ..
             } => {
-                self.must_not_run()?;
-                Ok(self.with_bad(what, why, ""))
+                self.check_not_running()?;
+                Ok(self.with_bad(image, why, ""))
             }
-            // It was healthy; only the power went before its entry was blessed.
-            SlotState::Trial { what, .. } => {
-                self.must_not_run()?;
-                Ok(self.with(SlotState::Written(what.clone())))
+            // It was healthy; a power cut prevented the blessing.
+            SlotState::Trial { image, .. } => {
+                self.check_not_running()?;
+                Ok(self.with_state(SlotState::Written(image.clone())))
             }
-            SlotState::Good(_) | SlotState::Bad { .. } => Ok(self.same()),
+            SlotState::Good(_) | SlotState::Bad { .. } => Ok(self.unchanged()),
             SlotState::Empty | SlotState::Writing(_) | SlotState::Written(_) => {
-                Err(self.out_of_place())
+                Err(self.invalid_state())
             }
         }
     }
 
-    /// Not tried, or not to be.
-    fn left(&self) -> Result<Slots, Refused> {
+    /// The slot was not tried, or must not be.
+    fn not_tried(&self) -> Result<Slots, SlotError> {
         match self.state() {
-            SlotState::Empty | SlotState::Writing(_) => Ok(self.with(SlotState::Empty)),
-            SlotState::Armed { what, .. } => {
-                self.must_not_run()?;
-                Ok(self.with(SlotState::Written(what.clone())))
+            SlotState::Empty | SlotState::Writing(_) => Ok(self.with_state(SlotState::Empty)),
+            SlotState::Armed { image, .. } => {
+                self.check_not_running()?;
+                Ok(self.with_state(SlotState::Written(image.clone())))
             }
-            SlotState::Written(_) | SlotState::Good(_) | SlotState::Bad { .. } => Ok(self.same()),
-            SlotState::Trial { .. } => Err(self.out_of_place()),
+            SlotState::Written(_) | SlotState::Good(_) | SlotState::Bad { .. } => {
+                Ok(self.unchanged())
+            }
+            SlotState::Trial { .. } => Err(self.invalid_state()),
         }
     }
 }
 
-/// What an event would be, to be put before "is not possible".
-fn words(event: &Event) -> &'static str {
+/// Describes an event; "is not possible" follows in the sentence.
+fn describe_event(event: &SlotEvent) -> &'static str {
     match event {
-        Event::Begin { .. } => "to write an image",
-        Event::Wrote(_) => "to have written an image",
-        Event::Spoilt => "to give up what was written",
-        Event::Arm { .. } => "to arm a slot",
-        Event::Booted => "to go on with what was booted",
-        Event::Passed => "to pass a trial",
-        Event::Committed => "to commit a slot",
-        Event::Failed { .. } => "to fail a trial",
-        Event::FellBack { .. } => "to fall back",
-        Event::NotTried => "to have armed in vain",
-        Event::Undecided { .. } => "to leave a trial undecided",
+        SlotEvent::Begin { .. } => "to write an image",
+        SlotEvent::Wrote(_) => "to have written an image",
+        SlotEvent::Corrupted => "to discard the content of a slot",
+        SlotEvent::Arm { .. } => "to arm a slot",
+        SlotEvent::Booted => "to continue with a booted slot",
+        SlotEvent::Passed => "to pass a trial",
+        SlotEvent::Committed => "to commit a slot",
+        SlotEvent::Failed { .. } => "to fail a trial",
+        SlotEvent::FellBack { .. } => "to fall back",
+        SlotEvent::NotTried => "to disarm a slot",
+        SlotEvent::Undecided { .. } => "to end a trial undecided",
     }
 }

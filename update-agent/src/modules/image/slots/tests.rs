@@ -1,4 +1,4 @@
-//! The table printed, its properties, the record on the disk, and a model of the whole machine.
+//! The printed table, its properties, the record on disk, and a model of the whole machine.
 
 mod file;
 mod model;
@@ -14,8 +14,8 @@ use crate::model::Sha256;
 const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
 /// The image with this number.
-fn image(number: u8) -> What {
-    What {
+fn slot_image(number: u8) -> SlotImage {
+    SlotImage {
         file: Sha256::from([number; 32]),
         profile_name: "demo".to_owned(),
         image_id: format!("1.{number}"),
@@ -23,20 +23,20 @@ fn image(number: u8) -> What {
     }
 }
 
-/// What is in its file.
-fn raw(number: u8) -> Raw {
-    Raw {
+/// The unpacked content of that image.
+fn raw_image(number: u8) -> RawImage {
+    RawImage {
         sha256: Sha256::from([number; 32]),
         bytes: 1 << 20,
     }
 }
 
-fn counted(left: u8, done: u8) -> Entry {
-    Entry::Counted { left, done }
+fn counted(left: u8, done: u8) -> BootEntry {
+    BootEntry::Counted { left, done }
 }
 
-fn seen(booted: Slot, a: Entry, b: Entry) -> Seen {
-    Seen {
+fn boot_observation(booted: Slot, a: BootEntry, b: BootEntry) -> BootObservation {
+    BootObservation {
         booted: Some(booted),
         boot_id: "now".to_owned(),
         image: None,
@@ -48,32 +48,32 @@ fn seen(booted: Slot, a: Entry, b: Entry) -> Seen {
 
 fn armed(boot_id: &str) -> SlotState {
     SlotState::Armed {
-        what: image(2),
+        image: slot_image(2),
         boot_id: boot_id.to_owned(),
     }
 }
 
-fn trial(passed: bool) -> SlotState {
+fn trial(is_healthy: bool) -> SlotState {
     SlotState::Trial {
-        what: image(2),
+        image: slot_image(2),
         boots: vec!["then".to_owned()],
-        passed,
-        doubt: None,
+        passed: is_healthy,
+        undecided_reason: None,
     }
 }
 
-/// On trial, and left in an earlier boot without a word against it.
-fn doubted() -> SlotState {
+/// On trial, with an undecided end in an earlier boot.
+fn undecided_trial() -> SlotState {
     SlotState::Trial {
-        what: image(2),
+        image: slot_image(2),
         boots: vec!["then".to_owned()],
         passed: false,
-        doubt: Some(doubt()),
+        undecided_reason: Some(undecided_reason()),
     }
 }
 
-fn doubt() -> Doubt {
-    Doubt {
+fn undecided_reason() -> UndecidedReason {
+    UndecidedReason {
         why: "the server cannot be reached".to_owned(),
         log: "no route".to_owned(),
     }
@@ -81,16 +81,16 @@ fn doubt() -> Doubt {
 
 fn bad() -> SlotState {
     SlotState::Bad {
-        what: image(2),
+        image: slot_image(2),
         why: "it panicked".to_owned(),
         log: "Oops".to_owned(),
     }
 }
 
-/// Slot a is good, and the last good one.
-fn beside_a_good_one(b: SlotState) -> Slots {
+/// A record in which slot A is good and the last good one.
+fn with_good_slot_a(b: SlotState) -> Slots {
     Slots {
-        a: SlotState::Good(image(1)),
+        a: SlotState::Good(slot_image(1)),
         b,
         last_good: Some(Slot::A),
         bad: Vec::new(),
@@ -99,11 +99,14 @@ fn beside_a_good_one(b: SlotState) -> Slots {
     }
 }
 
-/// A state in one word.
-fn shown(state: &SlotState) -> &'static str {
+/// One-word label of a state.
+fn state_label(state: &SlotState) -> &'static str {
     match state {
         SlotState::Trial { passed: true, .. } => "passed",
-        SlotState::Trial { doubt: Some(_), .. } => "doubted",
+        SlotState::Trial {
+            undecided_reason: Some(_),
+            ..
+        } => "undecided",
         state => state.name(),
     }
 }
@@ -112,13 +115,13 @@ fn any_slot() -> impl Strategy<Value = Slot> {
     prop_oneof![Just(Slot::A), Just(Slot::B)]
 }
 
-fn any_entry() -> impl Strategy<Value = Entry> {
+fn any_entry() -> impl Strategy<Value = BootEntry> {
     prop_oneof![
-        Just(Entry::Absent),
+        Just(BootEntry::Absent),
         (0..4u8, 0..4u8).prop_map(|(left, done)| counted(left, done)),
-        Just(Entry::Plain),
-        Just(Entry::Once),
-        Just(Entry::Strange("two of them".to_owned())),
+        Just(BootEntry::Plain),
+        Just(BootEntry::OneShot),
+        Just(BootEntry::Invalid("two of them".to_owned())),
     ]
 }
 
@@ -126,11 +129,11 @@ fn any_boot() -> impl Strategy<Value = String> {
     prop_oneof![Just("now".to_owned()), Just("then".to_owned())]
 }
 
-fn any_seen() -> impl Strategy<Value = Seen> {
+fn any_observation() -> impl Strategy<Value = BootObservation> {
     let booted = proptest::option::weighted(0.9, any_slot());
     let foreign = prop_oneof![Just(Vec::new()), Just(vec!["memtest.conf".to_owned()])];
     (booted, any_boot(), any_entry(), any_entry(), foreign).prop_map(
-        |(booted, boot_id, a, b, foreign)| Seen {
+        |(booted, boot_id, a, b, foreign)| BootObservation {
             booted,
             boot_id,
             image: None,
@@ -141,34 +144,34 @@ fn any_seen() -> impl Strategy<Value = Seen> {
     )
 }
 
-fn any_what() -> impl Strategy<Value = What> {
-    (1..4u8).prop_map(image)
+fn any_image() -> impl Strategy<Value = SlotImage> {
+    (1..4u8).prop_map(slot_image)
 }
 
 fn any_state() -> impl Strategy<Value = SlotState> {
     prop_oneof![
         Just(SlotState::Empty),
-        any_what().prop_map(SlotState::Writing),
-        any_what().prop_map(SlotState::Written),
-        (any_what(), any_boot()).prop_map(|(what, boot_id)| SlotState::Armed { what, boot_id }),
-        (any_what(), any_boot(), 0..3u8).prop_map(|(what, boot, come_to)| {
+        any_image().prop_map(SlotState::Writing),
+        any_image().prop_map(SlotState::Written),
+        (any_image(), any_boot()).prop_map(|(image, boot_id)| SlotState::Armed { image, boot_id }),
+        (any_image(), any_boot(), 0..3u8).prop_map(|(image, boot, come_to)| {
             SlotState::Trial {
-                what,
+                image,
                 boots: vec![boot],
                 passed: come_to == 1,
-                doubt: (come_to == 2).then(doubt),
+                undecided_reason: (come_to == 2).then(undecided_reason),
             }
         }),
-        any_what().prop_map(SlotState::Good),
-        any_what().prop_map(|what| SlotState::Bad {
-            what,
+        any_image().prop_map(SlotState::Good),
+        any_image().prop_map(|image| SlotState::Bad {
+            image,
             why: "it panicked".to_owned(),
             log: String::new(),
         }),
     ]
 }
 
-/// Any record that could be read: the last good slot is good.
+/// Any valid record: the last good slot is good.
 fn any_slots() -> impl Strategy<Value = Slots> {
     let bad = proptest::collection::btree_set(1..4u8, 0..3);
     (any_state(), any_state(), any_slot(), any::<bool>(), bad).prop_map(
@@ -181,7 +184,7 @@ fn any_slots() -> impl Strategy<Value = Slots> {
             let is_good = matches!(slots.state(slot), SlotState::Good(_));
             slots.last_good = (is_good && is_known).then_some(slot);
             for number in bad {
-                slots.brand(&image(number), "it panicked", NOON);
+                slots.remember_bad(&slot_image(number), "it panicked", NOON);
             }
             slots
         },

@@ -1,4 +1,4 @@
-//! What is written down about the file that is being fetched: `spool.json`, beside it.
+//! The record of a download: `spool.json` next to the file.
 
 use std::path::Path;
 
@@ -8,60 +8,60 @@ use serde::{Deserialize, Serialize};
 use crate::durable::{self, FileError};
 use crate::model::Sha256;
 
-/// Its name in the spool's folder.
-pub const NAME: &str = "spool.json";
+/// File name in the folder of the spool.
+pub const FILE_NAME: &str = "spool.json";
 
-/// So many bytes more show that the way is good: what failed before no longer counts.
-const PROGRESS: u64 = 1 << 20;
+/// Progress in bytes that resets the count of failures.
+const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// A server that names a time to come again, and so often in a row, serves nobody: that counts as a failure.
-const MOST_WAITS: u32 = 20;
+/// Number of retry times in a row, named by the server, that counts as one failure.
+const MAX_CONSECUTIVE_WAITS: u32 = 20;
 
-/// What nobody went on with for so long is not kept.
-const LONGEST_KEPT: TimeDelta = TimeDelta::days(30);
+/// A download without progress is removed after this time.
+const MAX_IDLE_AGE: TimeDelta = TimeDelta::days(30);
 
-/// What seems to be older was written down, or is looked at, by a clock that is wrong.
-const OLDEST: TimeDelta = TimeDelta::days(10 * 365);
+/// A record that seems older was written or is read with a wrong clock.
+const MAX_PLAUSIBLE_AGE: TimeDelta = TimeDelta::days(10 * 365);
 
-/// How far a download has come. What it says of bytes was flushed before it was written.
+/// State of a download. The bytes were synced before the record was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
-    /// What the file must be, and its name.
+pub struct SpoolRecord {
+    /// Digest and name of the file.
     pub file: Sha256,
-    /// So many of its bytes are on the disk. A longer file lies: after a power cut it may end in what never came.
+    /// Number of synced bytes. After a power cut a longer file may end in garbage.
     pub synced: u64,
-    /// Its size at the server, if that is known.
+    /// Size of the file at the server, if known.
     pub total: Option<u64>,
-    /// Its strong entity tag at the server, if it has one.
+    /// Strong entity tag of the file at the server, if any.
     pub etag: Option<String>,
-    /// So often it failed in a row.
+    /// Failed attempts in a row.
     pub attempts: u32,
-    /// The furthest that a download had come when it failed or began anew.
+    /// Highest number of bytes at a failure or restart.
     pub furthest: u64,
-    /// So many bytes came behind what was there already, since failures were last forgotten.
+    /// Bytes received through range requests since failures were last reset.
     #[serde(default)]
-    pub resumed: u64,
-    /// So often it began anew since it last came further than ever before.
+    pub resumed_bytes: u64,
+    /// Restarts since the download last exceeded `furthest`.
     #[serde(default)]
-    pub begun: u32,
-    /// So often in a row the server named a time to come again.
+    pub restarts: u32,
+    /// Retry times in a row that the server named.
     #[serde(default)]
     pub waits: u32,
-    /// Whether it was there once, whole and wrong.
+    /// Whether the complete file once had the wrong digest.
     pub was_wrong: bool,
-    /// Whether the server once had less of it than was there.
-    pub was_past: bool,
-    /// Whether the server never said the size, so that it is only where a body ended.
+    /// Whether the server once had fewer bytes than were downloaded.
+    pub was_shorter: bool,
+    /// Whether the server never announced the size, so that `total` is only the end of a body.
     #[serde(default)]
     pub is_guessed: bool,
-    /// When this was written down, by the node's clock.
+    /// Time of the record, by the node's clock.
     #[serde(default)]
     pub at: Option<DateTime<Utc>>,
 }
 
-impl Record {
-    /// Of a file of which nothing is there.
+impl SpoolRecord {
+    /// Record of a file without any bytes.
     pub fn new(file: Sha256) -> Self {
         Self {
             file,
@@ -70,19 +70,19 @@ impl Record {
             etag: None,
             attempts: 0,
             furthest: 0,
-            resumed: 0,
-            begun: 0,
+            resumed_bytes: 0,
+            restarts: 0,
             waits: 0,
             was_wrong: false,
-            was_past: false,
+            was_shorter: false,
             is_guessed: false,
             at: None,
         }
     }
 
-    /// What is written in a folder; `None` if nothing is, or nothing that makes sense.
+    /// Reads the record in a folder; `None` if there is none or it is invalid.
     pub fn read(folder: &Path) -> Result<Option<Self>, FileError> {
-        let Some(content) = durable::read(&folder.join(NAME))? else {
+        let Some(content) = durable::read_file(&folder.join(FILE_NAME))? else {
             return Ok(None);
         };
         match serde_json::from_slice::<Self>(&content) {
@@ -90,66 +90,66 @@ impl Record {
                 Ok(Some(record))
             }
             Ok(_) => {
-                tracing::warn!("{NAME} says that more was fetched than there is");
+                tracing::warn!("{FILE_NAME} names more bytes than the file has: it is ignored");
                 Ok(None)
             }
             Err(error) => {
-                tracing::warn!(%error, "{NAME} makes no sense");
+                tracing::warn!(%error, "{FILE_NAME} is invalid: it is ignored");
                 Ok(None)
             }
         }
     }
 
-    /// Writes it down so that it survives a power cut. That flushes the folder, and with it the file's name.
+    /// Writes the record durably. That syncs the folder and thereby the name of the file.
     pub fn save(&self, folder: &Path) -> Result<(), FileError> {
-        // Plain data of known types always becomes JSON.
+        // Plain data of known types always serializes.
         let content = serde_json::to_vec(self).unwrap_or_default();
-        durable::replace(&folder.join(NAME), &content, 0o600)
+        durable::replace_file(&folder.join(FILE_NAME), &content, 0o600)
     }
 
-    /// So many bytes are on the disk now. What is new came on a line that began behind what was there, or at the first
-    /// byte.
+    /// Records the number of synced bytes. `is_resumed` says whether the new ones came through a
+    /// range request.
     ///
-    /// Who begins at the first byte makes progress where nobody was before. Else each byte counts, also on a line that
-    /// breaks off every few seconds.
-    pub fn reached(&mut self, bytes: u64, is_resumed: bool) {
-        let came = bytes.saturating_sub(self.synced);
+    /// A download from the first byte makes progress only beyond `furthest`. With a range request
+    /// each byte counts, even on a connection that breaks every few seconds.
+    pub fn record_progress(&mut self, bytes: u64, is_resumed: bool) {
+        let added = bytes.saturating_sub(self.synced);
         self.synced = bytes;
-        if came > 0 {
+        if added > 0 {
             self.waits = 0;
         }
         if is_resumed {
-            self.resumed = self.resumed.saturating_add(came);
+            self.resumed_bytes = self.resumed_bytes.saturating_add(added);
         }
-        let is_further = bytes >= self.furthest.saturating_add(PROGRESS);
+        let is_further = bytes >= self.furthest.saturating_add(PROGRESS_BYTES);
         if is_further {
-            self.begun = 0;
+            self.restarts = 0;
         }
-        if is_further || self.resumed >= PROGRESS {
+        if is_further || self.resumed_bytes >= PROGRESS_BYTES {
             self.attempts = 0;
-            self.resumed = 0;
+            self.resumed_bytes = 0;
         }
     }
 
-    /// It failed. A server that breaks off at the same place again and again makes no progress.
-    pub fn failed(&mut self) {
+    /// Counts a failure. A server that breaks off at the same byte each time makes no progress.
+    pub fn record_failure(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
         self.furthest = self.furthest.max(self.synced);
     }
 
-    /// The server names a time to come again. Whether it did so too often.
-    pub fn waited(&mut self) -> bool {
+    /// Counts a retry time that the server named. Returns whether there were too many in a row.
+    pub fn record_wait(&mut self) -> bool {
         self.waits = self.waits.saturating_add(1);
-        let is_too_often = self.waits >= MOST_WAITS;
+        let is_too_often = self.waits >= MAX_CONSECUTIVE_WAITS;
         if is_too_often {
             self.waits = 0;
         }
         is_too_often
     }
 
-    /// From the first byte, and perhaps another file.
-    pub fn anew(&mut self) {
-        self.begun = self.begun.saturating_add(1);
+    /// Restarts from the first byte. The file at the server may be another one.
+    pub fn restart(&mut self) {
+        self.restarts = self.restarts.saturating_add(1);
         self.furthest = self.furthest.max(self.synced);
         self.synced = 0;
         self.total = None;
@@ -157,23 +157,23 @@ impl Record {
         self.is_guessed = false;
     }
 
-    /// Nothing that failed counts any more, so that who tries again has all attempts.
-    pub fn forgive(&mut self) {
+    /// Resets all counts, so that the next fetch has all attempts.
+    pub fn reset_failures(&mut self) {
         self.attempts = 0;
-        self.resumed = 0;
-        self.begun = 0;
+        self.resumed_bytes = 0;
+        self.restarts = 0;
         self.waits = 0;
     }
 
-    /// Whether nobody went on with it for too long; none if that cannot be told, because a clock jumped meanwhile.
+    /// Whether the record is too old; `None` if that is unknown because a clock jumped.
     pub fn is_old(&self, now: DateTime<Utc>) -> Option<bool> {
         let age = now - self.at?;
-        let can_be = age >= TimeDelta::zero() && age <= OLDEST;
-        can_be.then_some(age > LONGEST_KEPT)
+        let is_plausible = age >= TimeDelta::zero() && age <= MAX_PLAUSIBLE_AGE;
+        is_plausible.then_some(age > MAX_IDLE_AGE)
     }
 
-    /// Whether nothing of the file is missing.
-    pub fn is_whole(&self) -> bool {
+    /// Whether all bytes are synced.
+    pub fn is_complete(&self) -> bool {
         self.total == Some(self.synced)
     }
 }
@@ -183,104 +183,117 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_a_torn_one_is_none() {
+    fn a_record_is_read_back_and_a_torn_one_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(folder.path()).unwrap(), None);
-        let mut record = Record::new(Sha256::of(b"x"));
-        record.reached(7, false);
+        assert_eq!(SpoolRecord::read(folder.path()).unwrap(), None);
+        let mut record = SpoolRecord::new(Sha256::hash(b"x"));
+        record.record_progress(7, false);
         record.at = Some(DateTime::UNIX_EPOCH);
         record.total = Some(9);
         record.etag = Some("\"a\"".to_owned());
         record.save(folder.path()).unwrap();
-        assert_eq!(Record::read(folder.path()).unwrap().as_ref(), Some(&record));
+        assert_eq!(
+            SpoolRecord::read(folder.path()).unwrap().as_ref(),
+            Some(&record)
+        );
 
-        let path = folder.path().join(NAME);
-        let whole = std::fs::read(&path).unwrap();
-        for end in 0..whole.len() {
-            std::fs::write(&path, &whole[..end]).unwrap();
-            assert_eq!(Record::read(folder.path()).unwrap(), None, "{end}");
+        let path = folder.path().join(FILE_NAME);
+        let content = std::fs::read(&path).unwrap();
+        for end in 0..content.len() {
+            std::fs::write(&path, &content[..end]).unwrap();
+            assert_eq!(SpoolRecord::read(folder.path()).unwrap(), None, "{end}");
         }
         record.synced = 10;
         record.save(folder.path()).unwrap();
-        assert_eq!(Record::read(folder.path()).unwrap(), None, "more than all");
+        assert_eq!(
+            SpoolRecord::read(folder.path()).unwrap(),
+            None,
+            "more than all"
+        );
     }
 
     #[test]
-    fn what_an_agent_wrote_that_knew_less_is_gone_on_with() {
+    fn a_record_of_an_older_agent_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let file = Sha256::of(b"x");
+        let file = Sha256::hash(b"x");
         let text = format!(
             r#"{{"file":"{file}","synced":7,"total":9,"etag":null,"attempts":1,"furthest":3,"was_wrong":false,
-            "was_past":true}}"#
+            "was_shorter":true}}"#
         );
-        std::fs::write(folder.path().join(NAME), text).unwrap();
-        let expected = Record {
+        std::fs::write(folder.path().join(FILE_NAME), text).unwrap();
+        let expected = SpoolRecord {
             synced: 7,
             total: Some(9),
             attempts: 1,
             furthest: 3,
-            was_past: true,
-            ..Record::new(file)
+            was_shorter: true,
+            ..SpoolRecord::new(file)
         };
-        assert_eq!(Record::read(folder.path()).unwrap(), Some(expected));
+        assert_eq!(SpoolRecord::read(folder.path()).unwrap(), Some(expected));
     }
 
     #[test]
-    fn from_the_first_byte_only_what_never_came_before_makes_failures_forgotten() {
-        let mut record = Record::new(Sha256::of(b"x"));
-        record.reached(3 * PROGRESS, false);
-        record.failed();
-        record.anew();
-        record.failed();
-        record.reached(4 * PROGRESS - 1, false);
-        assert_eq!((record.attempts, record.begun), (2, 1), "as far as before");
-        record.reached(4 * PROGRESS, false);
-        assert_eq!((record.attempts, record.begun), (0, 0));
+    fn after_a_restart_only_new_progress_resets_failures() {
+        let mut record = SpoolRecord::new(Sha256::hash(b"x"));
+        record.record_progress(3 * PROGRESS_BYTES, false);
+        record.record_failure();
+        record.restart();
+        record.record_failure();
+        record.record_progress(4 * PROGRESS_BYTES - 1, false);
+        assert_eq!(
+            (record.attempts, record.restarts),
+            (2, 1),
+            "as far as before"
+        );
+        record.record_progress(4 * PROGRESS_BYTES, false);
+        assert_eq!((record.attempts, record.restarts), (0, 0));
     }
 
     #[test]
-    fn a_download_that_goes_on_makes_progress_also_after_it_began_anew_far_in() {
-        let mut record = Record::new(Sha256::of(b"x"));
-        record.reached(100 * PROGRESS, false);
-        record.failed();
-        record.anew();
-        // It breaks off after each 900 KiB, and goes on there.
+    fn a_resumed_download_makes_progress_even_after_a_late_restart() {
+        let mut record = SpoolRecord::new(Sha256::hash(b"x"));
+        record.record_progress(100 * PROGRESS_BYTES, false);
+        record.record_failure();
+        record.restart();
+        // The connection breaks after each 900 KiB, and the download resumes there.
         let part = 900 << 10;
         let mut at = 0;
         for number in 0..20 {
             at += part;
-            record.reached(at, number > 0);
-            record.failed();
+            record.record_progress(at, number > 0);
+            record.record_failure();
             assert!(record.attempts < 5, "part {number}");
         }
-        // What does not move on is a failure all the same.
+        // Without progress there are failures nevertheless.
         for _ in 0..5 {
-            record.reached(at, true);
-            record.failed();
+            record.record_progress(at, true);
+            record.record_failure();
         }
         assert!(record.attempts >= 5);
     }
 
     #[test]
-    fn a_server_may_put_off_the_agent_so_often_and_a_byte_makes_up_for_it() {
-        let mut record = Record::new(Sha256::of(b"x"));
-        let put_off = |record: &mut Record| (1..=MOST_WAITS).position(|_| record.waited());
-        let last = usize::try_from(MOST_WAITS - 1).unwrap();
+    fn retry_times_are_accepted_up_to_a_limit_and_progress_resets_the_count() {
+        let mut record = SpoolRecord::new(Sha256::hash(b"x"));
+        let put_off = |record: &mut SpoolRecord| {
+            (1..=MAX_CONSECUTIVE_WAITS).position(|_| record.record_wait())
+        };
+        let last = usize::try_from(MAX_CONSECUTIVE_WAITS - 1).unwrap();
         assert_eq!(put_off(&mut record), Some(last));
-        assert_eq!(put_off(&mut record), Some(last), "counted anew");
-        record.waited();
-        record.reached(0, true);
+        assert_eq!(put_off(&mut record), Some(last), "counted again");
+        record.record_wait();
+        record.record_progress(0, true);
         assert_eq!(record.waits, 1);
-        record.reached(1, true);
+        record.record_progress(1, true);
         assert_eq!(record.waits, 0);
     }
 
     #[test]
-    fn what_nobody_went_on_with_is_old_after_a_month_if_the_clock_can_be_believed() {
+    fn a_record_is_old_after_a_month_if_the_clock_is_plausible() {
         let now = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
-        let written = |days: i64| Record {
+        let written = |days: i64| SpoolRecord {
             at: Some(now - TimeDelta::days(days)),
-            ..Record::new(Sha256::of(b"x"))
+            ..SpoolRecord::new(Sha256::hash(b"x"))
         };
         for (days, is_old) in [
             (0, Some(false)),
@@ -292,6 +305,6 @@ mod tests {
         ] {
             assert_eq!(written(days).is_old(now), is_old, "{days} days");
         }
-        assert_eq!(Record::new(Sha256::of(b"x")).is_old(now), None);
+        assert_eq!(SpoolRecord::new(Sha256::hash(b"x")).is_old(now), None);
     }
 }

@@ -10,36 +10,36 @@ use evenkeel_kit::TestClock;
 use tempfile::TempDir;
 
 use super::*;
-use crate::link::Floor;
+use crate::link::TimeFloor;
 use crate::model::ImageRules;
-use crate::modules::image::web::testing::{Reply, Request, TestServer, Then};
-use crate::modules::image::web::{Patience, WebSettings};
+use crate::modules::image::web::testing::{AfterBody, TestFileServer, TestReply, TestRequest};
+use crate::modules::image::web::{StallLimits, WebSettings};
 
-/// Long enough for everything that is done at once.
+/// Longer than any operation without a delay takes.
 const SLICE: Duration = Duration::from_secs(20);
 
-/// The terms of the tests. A test of a limit sets a shorter one.
-const QUICK: Terms = Terms {
-    open: Duration::from_secs(10),
-    patience: Patience {
-        idle: Duration::from_secs(10),
-        span: Duration::from_mins(10),
-        least: 1,
+/// Limits of the tests. A test of a limit sets a shorter one.
+const TEST_LIMITS: DownloadLimits = DownloadLimits {
+    open_timeout: Duration::from_secs(10),
+    stall_limits: StallLimits {
+        idle_timeout: Duration::from_secs(10),
+        rate_window: Duration::from_mins(10),
+        min_bytes: 1,
     },
     sync_bytes: 64 << 10,
-    sync_every: Duration::from_secs(5),
-    margin: |_| 0,
+    sync_interval: Duration::from_secs(5),
+    free_margin: |_| 0,
 };
 
 /// A spool that can be opened again, as after a restart of the agent.
-struct Bench {
+struct SpoolBench {
     folder: TempDir,
     clock: TestClock,
-    web: Web,
-    terms: Terms,
+    web: WebClient,
+    limits: DownloadLimits,
 }
 
-impl Bench {
+impl SpoolBench {
     fn new() -> Self {
         let settings = WebSettings {
             plain_http: true,
@@ -48,8 +48,8 @@ impl Bench {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
-            web: Web::new(settings, None, Arc::new(Floor::none())).expect("settings"),
-            terms: QUICK,
+            web: WebClient::new(settings, None, Arc::new(TimeFloor::unset())).expect("settings"),
+            limits: TEST_LIMITS,
         }
     }
 
@@ -59,47 +59,47 @@ impl Bench {
 
     fn spool(&self) -> Spool {
         let clock = Arc::new(self.clock.clone());
-        Spool::with(self.images(), self.web.clone(), clock, self.terms)
+        Spool::with_limits(self.images(), self.web.clone(), clock, self.limits)
     }
 
-    /// Works on until it is done, however often it must wait.
-    async fn finish(&self, spool: &Spool, wish: &ImageWish) -> Result<Spooled, Failure> {
+    /// Fetches until the file is complete, however often it must wait.
+    async fn finish(&self, spool: &Spool, spec: &ImageSpec) -> Result<SpooledImage, Failure> {
         for _ in 0..200 {
-            match spool.fetch(wish, SLICE).await? {
-                Got::All(spooled) => return Ok(spooled),
-                Got::Part { .. } => {}
-                Got::Later(_) => self.clock.advance(TimeDelta::hours(2)),
+            match spool.fetch(spec, SLICE).await? {
+                SpoolProgress::Complete(spooled) => return Ok(spooled),
+                SpoolProgress::Partial { .. } => {}
+                SpoolProgress::Deferred(_) => self.clock.advance(TimeDelta::hours(2)),
             }
         }
         panic!("it never ends");
     }
 
     fn file(&self, content: &[u8]) -> PathBuf {
-        self.images().join(Sha256::of(content).to_string())
+        self.images().join(Sha256::hash(content).to_string())
     }
 
-    fn record(&self) -> Record {
-        let record = Record::read(&self.images()).expect("it can be read");
+    fn record(&self) -> SpoolRecord {
+        let record = SpoolRecord::read(&self.images()).expect("it can be read");
         record.expect("a record")
     }
 
-    /// What a cut left behind: a file, and a record that says how much of it is sure.
-    fn left(&self, content: &[u8], file: &[u8], synced: usize) {
+    /// Creates the state after a power cut: a file and a record with the number of synced bytes.
+    fn write_interrupted(&self, content: &[u8], file: &[u8], synced: usize) {
         fs::create_dir_all(self.images()).expect("a folder");
         fs::write(self.file(content), file).expect("a file");
-        let record = Record {
+        let record = SpoolRecord {
             synced: synced as u64,
             total: Some(content.len() as u64),
-            etag: Some(TAG.to_owned()),
-            ..Record::new(Sha256::of(content))
+            etag: Some(ETAG.to_owned()),
+            ..SpoolRecord::new(Sha256::hash(content))
         };
         record.save(&self.images()).expect("a record");
     }
 }
 
-const TAG: &str = "\"one\"";
+const ETAG: &str = "\"one\"";
 
-/// Bytes that no compressor would write, the same each time.
+/// Incompressible bytes, the same for each seed.
 fn noise(length: usize, seed: u32) -> Vec<u8> {
     let mut state = seed;
     let next = || {
@@ -107,35 +107,35 @@ fn noise(length: usize, seed: u32) -> Vec<u8> {
         state.to_be_bytes()[0]
     };
     let mut bytes: Vec<u8> = std::iter::repeat_with(next).take(length).collect();
-    for (byte, known) in bytes.iter_mut().zip(b"image") {
-        *byte = *known;
+    for (byte, magic) in bytes.iter_mut().zip(b"image") {
+        *byte = *magic;
     }
     bytes
 }
 
-fn wish(url: String, content: &[u8]) -> ImageWish {
-    ImageWish {
+fn image_spec(url: String, content: &[u8]) -> ImageSpec {
+    ImageSpec {
         os_id: "os-1".to_owned(),
         name: "Demo 1.1".to_owned(),
         profile_name: "demo".to_owned(),
         image_id: "1.1".to_owned(),
         architecture: "x86_64".to_owned(),
         url,
-        sha256: Sha256::of(content),
+        sha256: Sha256::hash(content),
         signatures: Vec::new(),
         rules: ImageRules::default(),
-        again: false,
+        allow_retry: false,
     }
 }
 
-fn later(got: Got) -> String {
-    match got {
-        Got::Later(why) => why,
+fn deferral_reason(progress: SpoolProgress) -> String {
+    match progress {
+        SpoolProgress::Deferred(why) => why,
         other => panic!("it does not wait: {other:?}"),
     }
 }
 
-fn names(folder: &std::path::Path) -> Vec<String> {
+fn file_names(folder: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");
     let mut names: Vec<_> = entries
         .map(|entry| entry.expect("an entry").file_name())
@@ -146,22 +146,22 @@ fn names(folder: &std::path::Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_file_is_fetched_checked_and_kept_for_its_owner_only() {
+async fn a_file_is_downloaded_verified_and_readable_only_by_its_owner() {
     let content = noise(300_000, 1);
-    let shown = content.clone();
-    let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-    let bench = Bench::new();
-    let wish = wish(server.url("/a.raw?key=1"), &content);
+    let body = content.clone();
+    let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+    let bench = SpoolBench::new();
+    let spec = image_spec(server.url("/a.raw?key=1"), &content);
 
-    let got = bench.spool().fetch(&wish, SLICE).await.unwrap();
+    let progress = bench.spool().fetch(&spec, SLICE).await.unwrap();
 
-    let spooled = Spooled {
+    let spooled = SpooledImage {
         path: bench.file(&content),
         bytes: 300_000,
-        form: Form::Raw,
-        sha256: Sha256::of(&content),
+        format: ImageFormat::Raw,
+        sha256: Sha256::hash(&content),
     };
-    assert_eq!(got, Got::All(spooled.clone()));
+    assert_eq!(progress, SpoolProgress::Complete(spooled.clone()));
     assert_eq!(fs::read(&spooled.path).unwrap(), content);
     let mode = fs::metadata(&spooled.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -170,272 +170,280 @@ async fn a_file_is_fetched_checked_and_kept_for_its_owner_only() {
     assert_eq!(requests[0].path(), "/a.raw?key=1");
     assert_eq!(requests[0].header("range"), None);
 
-    // What is whole is checked again, and not fetched again: not even by another agent.
-    let again = bench.spool().fetch(&wish, SLICE).await.unwrap();
-    assert_eq!(again, Got::All(spooled));
-    assert_eq!(bench.spool().size(&wish).await.unwrap(), Some(300_000));
+    // A complete file is verified again but not downloaded again, even by another agent.
+    let again = bench.spool().fetch(&spec, SLICE).await.unwrap();
+    assert_eq!(again, SpoolProgress::Complete(spooled));
+    assert_eq!(bench.spool().size(&spec).await.unwrap(), Some(300_000));
     assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn a_download_goes_on_at_the_byte_where_it_broke_off() {
+async fn a_download_resumes_at_the_byte_where_it_broke_off() {
     let content = noise(100_000, 2);
     for cut in [0, 1, 4_095, 4_096, 65_535, 65_536, 65_537, 99_999] {
-        let shown = content.clone();
-        let server = TestServer::start(move |before, request| {
-            let reply = Reply::file(&shown, TAG, request);
+        let body = content.clone();
+        let server = TestFileServer::start(move |before, request| {
+            let reply = TestReply::file(&body, ETAG, request);
             if before == 0 { reply.cut(cut) } else { reply }
         });
-        let bench = Bench::new();
-        let wish = wish(server.url("/a"), &content);
-        let why = later(bench.spool().fetch(&wish, SLICE).await.unwrap());
+        let bench = SpoolBench::new();
+        let spec = image_spec(server.url("/a"), &content);
+        let why = deferral_reason(bench.spool().fetch(&spec, SLICE).await.unwrap());
         assert!(why.contains("attempt 1 of 5"), "{cut}: {why}");
         assert_eq!(bench.record().synced, cut as u64);
 
-        // With another agent, which knows nothing but what lies on the disk.
+        // Another agent knows only the files on the disk.
         bench.clock.advance(TimeDelta::hours(1));
         let spool = bench.spool();
-        let Got::All(spooled) = spool.fetch(&wish, SLICE).await.unwrap() else {
+        let SpoolProgress::Complete(spooled) = spool.fetch(&spec, SLICE).await.unwrap() else {
             panic!("{cut}: it is not done");
         };
         assert_eq!(fs::read(&spooled.path).unwrap(), content, "{cut}");
         let requests = server.requests();
         assert_eq!(requests.len(), 2, "{cut}");
-        let asked = Some(cut).filter(|cut| *cut > 0);
-        assert_eq!(requests[1].from(), asked);
-        assert_eq!(requests[1].header("if-range"), asked.map(|_| TAG));
+        let range_start = Some(cut).filter(|cut| *cut > 0);
+        assert_eq!(requests[1].range_start(), range_start);
+        assert_eq!(requests[1].header("if-range"), range_start.map(|_| ETAG));
     }
 }
 
 #[tokio::test]
-async fn a_disk_without_room_is_told_before_anything_is_written() {
+async fn missing_disk_space_is_reported_before_anything_is_written() {
     let content = noise(100_000, 13);
-    let shown = content.clone();
-    let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-    let mut bench = Bench::new();
-    bench.terms.margin = |_| 1 << 60;
-    let wish = wish(server.url("/a"), &content);
-    let failure = bench.spool().fetch(&wish, SLICE).await.unwrap_err();
+    let body = content.clone();
+    let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+    let mut bench = SpoolBench::new();
+    bench.limits.free_margin = |_| 1 << 60;
+    let spec = image_spec(server.url("/a"), &content);
+    let failure = bench.spool().fetch(&spec, SLICE).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
-    for word in ["no room", "state_dir", "MiB are needed"] {
-        assert!(failure.reason.contains(word), "{failure}");
+    for expected in ["no room", "state_dir", "MiB are needed"] {
+        assert!(failure.reason.contains(expected), "{failure}");
     }
     assert_eq!(fs::metadata(bench.file(&content)).unwrap().len(), 0);
 
-    // Once there is room it goes on.
-    bench.terms.margin = |_| 0;
-    bench.finish(&bench.spool(), &wish).await.unwrap();
+    // It continues once there is space.
+    bench.limits.free_margin = |_| 0;
+    bench.finish(&bench.spool(), &spec).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_disk_that_others_fill_keeps_what_was_fetched() {
+async fn a_disk_filled_by_others_retains_the_downloaded_bytes() {
     let content = noise(200_000, 14);
-    let shown = content.clone();
-    let server = TestServer::start(move |before, request| {
-        let reply = Reply::file(&shown, TAG, request);
+    let body = content.clone();
+    let server = TestFileServer::start(move |before, request| {
+        let reply = TestReply::file(&body, ETAG, request);
         if before == 0 {
             reply.cut(150_000)
         } else {
             reply
         }
     });
-    let mut bench = Bench::new();
-    let wish = wish(server.url("/a"), &content);
-    later(bench.spool().fetch(&wish, SLICE).await.unwrap());
-    bench.terms.margin = |_| 1 << 60;
-    let failure = bench.spool().fetch(&wish, SLICE).await.unwrap_err();
+    let mut bench = SpoolBench::new();
+    let spec = image_spec(server.url("/a"), &content);
+    deferral_reason(bench.spool().fetch(&spec, SLICE).await.unwrap());
+    bench.limits.free_margin = |_| 1 << 60;
+    let failure = bench.spool().fetch(&spec, SLICE).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
     assert_eq!(bench.record().synced, 150_000);
-    bench.terms.margin = |_| 0;
-    bench.finish(&bench.spool(), &wish).await.unwrap();
+    bench.limits.free_margin = |_| 0;
+    bench.finish(&bench.spool(), &spec).await.unwrap();
     let last = server.requests().pop().unwrap();
-    assert_eq!(last.from(), Some(150_000));
+    assert_eq!(last.range_start(), Some(150_000));
 }
 
 #[tokio::test]
-async fn a_slice_ends_in_time_and_the_next_goes_on_with_the_same_answer() {
+async fn a_slice_ends_in_time_and_the_next_one_continues_the_same_response() {
     let content = noise(100_000, 16);
-    let (say, heard) = mpsc::channel();
-    let (mut heard, shown) = (Some(heard), content.clone());
-    let server = TestServer::start(move |_, request| {
-        let reply = Reply::file(&shown, TAG, request).cut(50_000);
-        let more = heard.take().expect("one request");
-        reply.then(Then::More(more))
+    let (sender, receiver) = mpsc::channel();
+    let (mut receiver, body) = (Some(receiver), content.clone());
+    let server = TestFileServer::start(move |_, request| {
+        let reply = TestReply::file(&body, ETAG, request).cut(50_000);
+        let more = receiver.take().expect("one request");
+        reply.followed_by(AfterBody::More(more))
     });
-    let mut bench = Bench::new();
-    bench.terms.patience.idle = SLICE;
-    let wish = wish(server.url("/a"), &content);
+    let mut bench = SpoolBench::new();
+    bench.limits.stall_limits.idle_timeout = SLICE;
+    let spec = image_spec(server.url("/a"), &content);
     let spool = bench.spool();
-    let half = Got::Part { bytes: 50_000 };
+    let half = SpoolProgress::Partial { bytes: 50_000 };
     let slice = Duration::from_millis(50);
-    while spool.fetch(&wish, slice).await.unwrap() != half {}
-    assert_eq!(bench.record().synced, 50_000, "what is told is sure");
-    assert_eq!(spool.fetch(&wish, slice).await.unwrap(), half);
+    while spool.fetch(&spec, slice).await.unwrap() != half {}
+    assert_eq!(bench.record().synced, 50_000, "reported bytes are synced");
+    assert_eq!(spool.fetch(&spec, slice).await.unwrap(), half);
 
-    say.send(content[50_000..].to_vec()).unwrap();
-    drop(say);
-    bench.finish(&spool, &wish).await.unwrap();
+    sender.send(content[50_000..].to_vec()).unwrap();
+    drop(sender);
+    bench.finish(&spool, &spec).await.unwrap();
     assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn after_a_power_cut_only_what_is_sure_is_kept() {
+async fn after_a_power_cut_only_synced_bytes_are_retained() {
     let content = noise(100_000, 21);
     let mut longer = content[..70_000].to_vec();
     longer[50_000..].fill(0);
-    // What lies on the disk, how much of it was said to be sure, and what is asked for then.
-    for (file, synced, asked) in [
+    // The content of the file, the number of synced bytes, and the range that is requested.
+    for (file, synced, range_start) in [
         (longer, 50_000, Some(50_000)),
         (content[..50_000].to_vec(), 50_000, Some(50_000)),
         (content[..49_999].to_vec(), 50_000, None),
         (Vec::new(), 50_000, None),
         (content[..50_000].to_vec(), 0, None),
     ] {
-        let shown = content.clone();
-        let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-        let bench = Bench::new();
-        bench.left(&content, &file, synced);
-        let wish = wish(server.url("/a"), &content);
-        let spooled = bench.finish(&bench.spool(), &wish).await.unwrap();
+        let body = content.clone();
+        let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+        let bench = SpoolBench::new();
+        bench.write_interrupted(&content, &file, synced);
+        let spec = image_spec(server.url("/a"), &content);
+        let spooled = bench.finish(&bench.spool(), &spec).await.unwrap();
         assert_eq!(fs::read(&spooled.path).unwrap(), content);
         let requests = server.requests();
         assert_eq!(requests.len(), 1);
-        assert_eq!(requests[0].from(), asked, "{} of {synced}", file.len());
+        assert_eq!(
+            requests[0].range_start(),
+            range_start,
+            "{} of {synced}",
+            file.len()
+        );
     }
 }
 
 #[tokio::test]
-async fn a_record_that_is_torn_or_gone_costs_the_download_and_nothing_else() {
+async fn a_torn_or_missing_record_costs_only_the_download() {
     let content = noise(100_000, 22);
     for torn in [Some(""), Some("{\"file\":"), Some("null"), None] {
-        let shown = content.clone();
-        let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-        let bench = Bench::new();
-        bench.left(&content, &content[..50_000], 50_000);
-        let record = bench.images().join(record::NAME);
+        let body = content.clone();
+        let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+        let bench = SpoolBench::new();
+        bench.write_interrupted(&content, &content[..50_000], 50_000);
+        let record = bench.images().join(record::FILE_NAME);
         match torn {
             Some(text) => fs::write(record, text).unwrap(),
             None => fs::remove_file(record).unwrap(),
         }
-        let wish = wish(server.url("/a"), &content);
-        bench.finish(&bench.spool(), &wish).await.unwrap();
-        assert_eq!(server.requests()[0].from(), None, "{torn:?}");
+        let spec = image_spec(server.url("/a"), &content);
+        bench.finish(&bench.spool(), &spec).await.unwrap();
+        assert_eq!(server.requests()[0].range_start(), None, "{torn:?}");
     }
 }
 
 #[tokio::test]
-async fn bytes_that_the_disk_lost_are_found_out() {
+async fn bytes_lost_by_the_disk_are_detected() {
     let content = noise(100_000, 23);
     let mut lost = content.clone();
     lost[40_000..44_096].fill(0);
     for synced in [50_000, 100_000] {
-        let shown = content.clone();
-        let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-        let bench = Bench::new();
-        bench.left(&content, &lost[..synced], synced);
-        let wish = wish(server.url("/a"), &content);
-        let spooled = bench.finish(&bench.spool(), &wish).await.unwrap();
+        let body = content.clone();
+        let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+        let bench = SpoolBench::new();
+        bench.write_interrupted(&content, &lost[..synced], synced);
+        let spec = image_spec(server.url("/a"), &content);
+        let spooled = bench.finish(&bench.spool(), &spec).await.unwrap();
         assert_eq!(fs::read(&spooled.path).unwrap(), content);
     }
 }
 
 #[tokio::test]
-async fn bytes_come_no_faster_than_the_policy_allows() {
+async fn the_download_rate_is_limited_by_the_policy() {
     let content = noise(400_000, 24);
-    let shown = content.clone();
-    let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-    let bench = Bench::new();
-    let mut wish = wish(server.url("/a"), &content);
-    // One second's worth is free, the rest takes a day.
-    wish.rules.download_bytes_per_second = 3;
+    let body = content.clone();
+    let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+    let bench = SpoolBench::new();
+    let mut spec = image_spec(server.url("/a"), &content);
+    // The bytes of one second are free, the rest takes a day.
+    spec.rules.download_bytes_per_second = 3;
     let spool = bench.spool();
     let slice = Duration::from_millis(50);
     for _ in 0..3 {
-        let Got::Part { bytes } = spool.fetch(&wish, slice).await.unwrap() else {
-            panic!("it came too fast");
+        let SpoolProgress::Partial { bytes } = spool.fetch(&spec, slice).await.unwrap() else {
+            panic!("the download was too fast");
         };
         assert!(bytes < 400_000, "{bytes}");
     }
-    wish.rules.download_bytes_per_second = 0;
-    bench.finish(&spool, &wish).await.unwrap();
+    spec.rules.download_bytes_per_second = 0;
+    bench.finish(&spool, &spec).await.unwrap();
     assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn a_download_that_nobody_waits_for_any_more_is_taken_up_where_it_is_sure() {
+async fn an_abandoned_download_resumes_at_its_synced_bytes() {
     let content = noise(100_000, 25);
-    let shown = content.clone();
-    let server = TestServer::start(move |before, request| {
-        let reply = Reply::file(&shown, TAG, request);
+    let body = content.clone();
+    let server = TestFileServer::start(move |before, request| {
+        let reply = TestReply::file(&body, ETAG, request);
         match before {
-            0 => reply.cut(50_000).then(Then::Stall),
+            0 => reply.cut(50_000).followed_by(AfterBody::Stall),
             _ => reply,
         }
     });
-    let mut bench = Bench::new();
-    bench.terms.patience.idle = SLICE;
-    let wish = wish(server.url("/a"), &content);
+    let mut bench = SpoolBench::new();
+    bench.limits.stall_limits.idle_timeout = SLICE;
+    let spec = image_spec(server.url("/a"), &content);
     let spool = bench.spool();
     {
-        let fetching = spool.fetch(&wish, SLICE);
+        let fetching = spool.fetch(&spec, SLICE);
         tokio::pin!(fetching);
         let waited = tokio::time::timeout(Duration::from_millis(100), &mut fetching);
-        assert!(waited.await.is_err(), "the server says no more");
-        // Nobody may take the file away from under it.
-        let failure = spool.discard_but(None).unwrap_err();
+        assert!(waited.await.is_err(), "the server sends no more");
+        // The file cannot be removed during the download.
+        let failure = spool.discard_except(None).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
     }
-    let spooled = bench.finish(&spool, &wish).await.unwrap();
+    let spooled = bench.finish(&spool, &spec).await.unwrap();
     assert_eq!(fs::read(&spooled.path).unwrap(), content);
 }
 
 #[tokio::test]
-async fn two_that_fetch_at_once_take_turns() {
+async fn concurrent_fetches_take_turns() {
     let content = noise(300_000, 26);
-    let shown = content.clone();
-    let server = TestServer::start(move |_, request| Reply::file(&shown, TAG, request));
-    let bench = Bench::new();
-    let wish = wish(server.url("/a"), &content);
+    let body = content.clone();
+    let server = TestFileServer::start(move |_, request| TestReply::file(&body, ETAG, request));
+    let bench = SpoolBench::new();
+    let spec = image_spec(server.url("/a"), &content);
     let spool = bench.spool();
-    let (one, two) = tokio::join!(spool.fetch(&wish, SLICE), spool.fetch(&wish, SLICE));
+    let (one, two) = tokio::join!(spool.fetch(&spec, SLICE), spool.fetch(&spec, SLICE));
     assert_eq!(one.unwrap(), two.unwrap());
     assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn another_image_is_another_file_and_takes_the_place_of_the_first() {
+async fn another_image_replaces_the_first() {
     let (old, new) = (noise(100_000, 27), noise(100_000, 28));
     let (first, second) = (old.clone(), new.clone());
-    let server = TestServer::start(move |_, request: &Request| match request.path() {
-        "/old" => Reply::file(&first, TAG, request).cut(50_000),
-        _ => Reply::file(&second, TAG, request),
+    let server = TestFileServer::start(move |_, request: &TestRequest| match request.path() {
+        "/old" => TestReply::file(&first, ETAG, request).cut(50_000),
+        _ => TestReply::file(&second, ETAG, request),
     });
-    let bench = Bench::new();
+    let bench = SpoolBench::new();
     let spool = bench.spool();
-    let before = wish(server.url("/old"), &old);
-    later(spool.fetch(&before, SLICE).await.unwrap());
+    let before = image_spec(server.url("/old"), &old);
+    deferral_reason(spool.fetch(&before, SLICE).await.unwrap());
     fs::write(bench.images().join("notes"), "of a person").unwrap();
 
-    // What the first waits for is nothing to the second.
-    let after = wish(server.url("/new"), &new);
-    let got = spool.fetch(&after, SLICE).await.unwrap();
-    assert!(matches!(got, Got::All(_)), "{got:?}");
+    // The delay of the first image does not apply to the second.
+    let after = image_spec(server.url("/new"), &new);
+    let progress = spool.fetch(&after, SLICE).await.unwrap();
+    assert!(
+        matches!(progress, SpoolProgress::Complete(_)),
+        "{progress:?}"
+    );
     let mut left = vec![
         "notes".to_owned(),
         "spool.json".to_owned(),
-        Sha256::of(&new).to_string(),
+        Sha256::hash(&new).to_string(),
     ];
     left.sort();
-    assert_eq!(names(&bench.images()), left);
+    assert_eq!(file_names(&bench.images()), left);
 
-    spool.discard_but(Some(&after.sha256)).unwrap();
-    assert_eq!(names(&bench.images()), left);
-    spool.discard_but(None).unwrap();
-    assert_eq!(names(&bench.images()), ["notes"]);
-    spool.discard_but(None).unwrap();
+    spool.discard_except(Some(&after.sha256)).unwrap();
+    assert_eq!(file_names(&bench.images()), left);
+    spool.discard_except(None).unwrap();
+    assert_eq!(file_names(&bench.images()), ["notes"]);
+    spool.discard_except(None).unwrap();
 }
 
 #[tokio::test]
-async fn nothing_is_discarded_where_nothing_was_fetched() {
-    Bench::new().spool().discard_but(None).unwrap();
+async fn discarding_from_a_missing_folder_succeeds() {
+    SpoolBench::new().spool().discard_except(None).unwrap();
 }

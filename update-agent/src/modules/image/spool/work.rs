@@ -1,4 +1,4 @@
-//! The disk's half of a download: the file and its record. Everything here blocks.
+//! The disk side of a download: the file and its record. All functions block.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -12,66 +12,66 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use url::Url;
 
-use super::Spooled;
-use super::record::{self, Record};
-use super::terms::Terms;
+use super::SpooledImage;
+use super::limits::DownloadLimits;
+use super::record::{self, SpoolRecord};
 use crate::durable::{self, FileError};
 use crate::model::{Failure, FailureKind, Sha256};
-use crate::modules::image::unpack::{self, HEAD};
-use crate::modules::image::web::Line;
-use crate::modules::image::web::pace::Bucket;
+use crate::modules::image::unpack::{self, HEAD_BYTES};
+use crate::modules::image::web::ResponseBody;
+use crate::modules::image::web::pacing::TokenBucket;
 
-/// What is read at once to be hashed.
-const CHUNK: usize = 1 << 20;
+/// Bytes that are read at once for the hash.
+const HASH_CHUNK_BYTES: usize = 1 << 20;
 
-/// What is hashed without asking whether it should go on.
-const HASHED_AT_ONCE: u64 = 16 << 20;
+/// Bytes that are hashed in one call.
+const MAX_HASH_BYTES_PER_CALL: u64 = 16 << 20;
 
-/// A wait that is longer was made by a clock that jumped.
-const LONGEST_WAIT: TimeDelta = TimeDelta::hours(3);
+/// A longer wait is the result of a clock that jumped.
+const MAX_WAIT: TimeDelta = TimeDelta::hours(3);
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// What a spool remembers from one slice of work to the next, while the agent runs.
+/// State of a spool between two slices, while the agent runs.
 #[derive(Default)]
-pub struct Held {
-    /// Of which file.
+pub struct SpoolState {
+    /// Digest of the file.
     pub file: Option<Sha256>,
-    /// From where it was fetched last.
+    /// Address of the last download.
     url: Option<Url>,
-    /// The open answer.
-    pub line: Option<Flow>,
-    /// How far the whole file was hashed.
-    hashed: Option<Hashed>,
-    /// How long nothing is asked for.
-    wait: Option<Wait>,
-    bucket: Option<Bucket>,
+    /// The open response.
+    pub transfer: Option<OpenTransfer>,
+    /// Hash of the bytes that were hashed so far.
+    partial_hash: Option<PartialHash>,
+    /// Until when no request is sent.
+    wait: Option<DownloadWait>,
+    bucket: Option<TokenBucket>,
 }
 
-/// An open answer.
-pub struct Flow {
-    /// The byte that comes next on it.
+/// An open response.
+pub struct OpenTransfer {
+    /// Offset of the next byte.
     pub at: u64,
-    /// Whether it began behind what was there already.
+    /// Whether it is the response to a range request.
     pub is_resumed: bool,
-    /// What brings it.
-    pub line: Line,
+    /// The body.
+    pub body: ResponseBody,
 }
 
-struct Hashed {
-    so_far: sha2::Sha256,
+struct PartialHash {
+    hasher: sha2::Sha256,
     at: u64,
 }
 
-struct Wait {
+struct DownloadWait {
     until: DateTime<Utc>,
     why: String,
 }
 
-impl Held {
-    /// Turns to a file at an address. What is remembered of another file is forgotten, and of the same one at another
-    /// address what that one said: its answer, and how long to wait.
-    pub fn turn_to(&mut self, file: Sha256, url: &Url) {
+impl SpoolState {
+    /// Selects a file at an address. Forgets the state of another file, and of the same file at
+    /// another address the open response and the wait.
+    pub fn select_file(&mut self, file: Sha256, url: &Url) {
         if self.file != Some(file) {
             *self = Self {
                 file: Some(file),
@@ -80,69 +80,69 @@ impl Held {
         }
         if self.url.as_ref() != Some(url) {
             self.url = Some(url.clone());
-            self.line = None;
+            self.transfer = None;
             self.wait = None;
         }
     }
 
-    /// Why nothing is asked for now; `None` if something may be.
-    pub fn waits(&self, now: DateTime<Utc>) -> Option<&str> {
+    /// Why no request is sent now; `None` if one may be sent.
+    pub fn wait_reason(&self, now: DateTime<Utc>) -> Option<&str> {
         let wait = self.wait.as_ref()?;
         let left = wait.until - now;
-        let counts = left > TimeDelta::zero() && left <= LONGEST_WAIT;
-        counts.then_some(wait.why.as_str())
+        let is_active = left > TimeDelta::zero() && left <= MAX_WAIT;
+        is_active.then_some(wait.why.as_str())
     }
 
-    /// Asks for nothing until then.
-    pub fn wait(&mut self, until: DateTime<Utc>, why: String) {
-        self.wait = Some(Wait { until, why });
+    /// Sends no request until then.
+    pub fn set_wait(&mut self, until: DateTime<Utc>, why: String) {
+        self.wait = Some(DownloadWait { until, why });
     }
 
-    /// The bucket for a rate in bytes per second.
-    pub fn bucket(&mut self, rate: u64) -> &mut Bucket {
-        let kept = self.bucket.take().filter(|bucket| bucket.rate() == rate);
+    /// Token bucket for a rate in bytes per second.
+    pub fn bucket(&mut self, rate: u64) -> &mut TokenBucket {
+        let current = self.bucket.take().filter(|bucket| bucket.rate() == rate);
         let now = Instant::now();
         self.bucket
-            .insert(kept.unwrap_or_else(|| Bucket::new(rate, now)))
+            .insert(current.unwrap_or_else(|| TokenBucket::new(rate, now)))
     }
 }
 
-/// A file while it is being fetched. It holds the spool's mutex: as long as something may still be written, also after
-/// nobody waits for it any more, there is no second writer.
-pub struct Work {
-    pub held: OwnedMutexGuard<Held>,
-    pub record: Record,
-    /// So many bytes are in the file.
+/// A file during its download. It holds the mutex of the spool: while something may be written,
+/// even after its future was dropped, there is no second writer.
+pub struct DownloadWork {
+    pub state: OwnedMutexGuard<SpoolState>,
+    pub record: SpoolRecord,
+    /// Bytes in the file.
     pub bytes: u64,
-    /// Whether what comes now comes on a line that began behind what was there already.
+    /// Whether the current response is one to a range request.
     pub is_resumed: bool,
-    /// Why what is in the file could not be unpacked, as soon as that is known. Whoever does not look finds it again in
-    /// the next slice.
-    pub unfit: Option<Failure>,
-    /// The record as it lies on the disk.
-    saved: Option<Record>,
+    /// Why the file cannot be unpacked, once that is known. It is found again in the next slice if
+    /// it is not read now.
+    pub unpack_failure: Option<Failure>,
+    /// The record on the disk.
+    saved: Option<SpoolRecord>,
     folder: PathBuf,
     path: PathBuf,
     file: File,
     synced_at: Instant,
-    looked: bool,
-    terms: Terms,
-    /// When this slice of work began, by the node's clock.
+    head_checked: bool,
+    limits: DownloadLimits,
+    /// Start of the slice, by the node's clock.
     now: DateTime<Utc>,
 }
 
-impl Work {
-    /// Opens the file where its record says that it is sure, and removes what belongs to other files. Who holds the
-    /// mutex has turned to it.
+impl DownloadWork {
+    /// Opens the file at its synced length and removes the files of other images. The caller holds
+    /// the mutex and has selected the file.
     pub fn open(
-        held: OwnedMutexGuard<Held>,
+        state: OwnedMutexGuard<SpoolState>,
         folder: &Path,
         sha256: Sha256,
-        terms: Terms,
+        limits: DownloadLimits,
         now: DateTime<Utc>,
     ) -> Result<Self, Failure> {
-        durable::make_folder(folder, 0o700).map_err(|error| storage(folder, &error))?;
-        let known = tidy(folder, Some(&sha256), now)?;
+        durable::create_folder(folder, 0o700).map_err(|error| storage_failure(folder, &error))?;
+        let stored = clean_up(folder, Some(&sha256), now)?;
         let path = folder.join(sha256.to_string());
         let file = OpenOptions::new()
             .read(true)
@@ -151,184 +151,193 @@ impl Work {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(|error| cannot(folder, "open", &path, error))?;
+            .map_err(|error| io_failure(folder, "open", &path, error))?;
         let mut work = Self {
-            held,
-            record: known.clone().unwrap_or_else(|| Record::new(sha256)),
+            state,
+            record: stored.clone().unwrap_or_else(|| SpoolRecord::new(sha256)),
             bytes: 0,
             is_resumed: false,
-            unfit: None,
-            saved: known,
+            unpack_failure: None,
+            saved: stored,
             folder: folder.to_owned(),
             path,
             file,
             synced_at: Instant::now(),
-            looked: false,
-            terms,
+            head_checked: false,
+            limits,
             now,
         };
-        work.settle()?;
+        work.truncate_to_synced()?;
         Ok(work)
     }
 
-    /// Makes the file as long as the record says. One that is shorter was damaged, and nothing of it counts.
-    fn settle(&mut self) -> Result<(), Failure> {
-        let found = self.file.metadata();
-        let length = found.map_err(|error| self.cannot("look at", error))?.len();
+    /// Truncates the file to its synced length. A shorter file is damaged and restarts from the
+    /// first byte.
+    fn truncate_to_synced(&mut self) -> Result<(), Failure> {
+        let metadata = self.file.metadata();
+        let length = metadata
+            .map_err(|error| self.io_failure("inspect", error))?
+            .len();
         if length < self.record.synced {
             tracing::warn!(
                 length,
                 synced = self.record.synced,
-                "the image's file is shorter than it was: it is fetched from its first byte"
+                "the image's file is shorter than its record: downloading it from its first byte"
             );
-            return self.anew();
+            return self.restart();
         }
-        self.cut(self.record.synced)?;
+        self.truncate(self.record.synced)?;
         let bytes = self.bytes;
-        self.held.line.take_if(|flow| flow.at != bytes);
-        self.held.hashed.take_if(|hashed| hashed.at > bytes);
+        self.state.transfer.take_if(|transfer| transfer.at != bytes);
+        self.state.partial_hash.take_if(|hashed| hashed.at > bytes);
         Ok(())
     }
 
-    /// Writes what comes next, and from time to time flushes it.
+    /// Appends bytes and syncs them from time to time.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.held.hashed = None;
+        self.state.partial_hash = None;
         self.file
             .write_all_at(bytes, self.bytes)
-            .map_err(|error| self.cannot("write", error))?;
+            .map_err(|error| self.io_failure("write", error))?;
         self.bytes += bytes.len() as u64;
-        if !self.looked && self.bytes >= HEAD as u64 {
-            let head = self.head()?;
-            self.unfit = unpack::look(unpack::form(&head), &head).err();
-            self.looked = true;
+        if !self.head_checked && self.bytes >= HEAD_BYTES as u64 {
+            let head = self.read_head()?;
+            self.unpack_failure = unpack::check_head(unpack::detect_format(&head), &head).err();
+            self.head_checked = true;
         }
-        let due = self.bytes - self.record.synced >= self.terms.sync_bytes
-            || self.synced_at.elapsed() >= self.terms.sync_every;
-        if due { self.mark(false) } else { Ok(()) }
+        let due = self.bytes - self.record.synced >= self.limits.sync_bytes
+            || self.synced_at.elapsed() >= self.limits.sync_interval;
+        if due { self.sync(false) } else { Ok(()) }
     }
 
-    /// Makes sure of what was written, and notes it, with a failure if there was one.
-    pub fn mark(&mut self, failed: bool) -> Result<(), Failure> {
-        // Bytes first: what the record says of them must be true after a power cut.
+    /// Syncs the written bytes and saves the record, with a failure if there was one.
+    pub fn sync(&mut self, failed: bool) -> Result<(), Failure> {
+        // Bytes first: after a power cut the record must not name more bytes than are on the disk.
         if self.bytes != self.record.synced {
             self.file
                 .sync_data()
-                .map_err(|error| self.cannot("flush", error))?;
+                .map_err(|error| self.io_failure("flush", error))?;
         }
-        self.record.reached(self.bytes, self.is_resumed);
+        self.record.record_progress(self.bytes, self.is_resumed);
         if failed {
-            self.record.failed();
+            self.record.record_failure();
         }
-        self.save()?;
+        self.save_record()?;
         self.synced_at = Instant::now();
-        // Behind the record: whatever else fills the disk, what is here is not lost.
-        if self.record.is_whole() {
+        // Check the space after the record was saved: then nothing is lost if other programs fill
+        // the disk.
+        if self.record.is_complete() {
             return Ok(());
         }
         let total = self.record.total.unwrap_or_default();
-        self.has_room(total.saturating_sub(self.bytes))
+        self.check_space(total.saturating_sub(self.bytes))
     }
 
-    /// Begins anew, from the first byte.
-    pub fn anew(&mut self) -> Result<(), Failure> {
-        // The record first: bytes that come now must not be taken for those of which it spoke.
-        self.record.anew();
-        self.save()?;
-        self.held.line = None;
-        self.held.hashed = None;
-        self.unfit = None;
-        self.looked = false;
-        self.cut(0)
+    /// Restarts from the first byte.
+    pub fn restart(&mut self) -> Result<(), Failure> {
+        // The record first: it must not describe the bytes that follow.
+        self.record.restart();
+        self.save_record()?;
+        self.state.transfer = None;
+        self.state.partial_hash = None;
+        self.unpack_failure = None;
+        self.head_checked = false;
+        self.truncate(0)
     }
 
-    /// Removes the file and everything that was known about it.
+    /// Removes the file and its state.
     pub fn discard(&mut self) -> Result<(), Failure> {
-        *self.held = Held::default();
-        tidy(&self.folder, None, self.now).map(|_| ())
+        *self.state = SpoolState::default();
+        clean_up(&self.folder, None, self.now).map(|_| ())
     }
 
-    /// Whether the file is whole and lies on the disk.
-    pub fn is_whole(&self) -> bool {
-        self.record.is_whole() && self.bytes == self.record.synced
+    /// Whether the file is complete and synced.
+    pub fn is_complete(&self) -> bool {
+        self.record.is_complete() && self.bytes == self.record.synced
     }
 
-    /// Hashes some more of the whole file, as it lies on the disk; its digest once that was all.
-    pub fn hash(&mut self) -> Result<Option<Sha256>, Failure> {
-        let mut hashed = self.held.hashed.take().unwrap_or_else(|| {
-            // What the kernel still has in memory says nothing of the disk. It may refuse: then that is hashed.
+    /// Hashes the next bytes of the complete file on the disk; returns the digest after the last
+    /// ones.
+    pub fn hash_next(&mut self) -> Result<Option<Sha256>, Failure> {
+        let mut hashed = self.state.partial_hash.take().unwrap_or_else(|| {
+            // Drop cached pages, so that the disk is read. If the kernel refuses, the cache is
+            // hashed.
             fadvise(&self.file, 0, None, Advice::DontNeed).ok();
-            Hashed {
-                so_far: sha2::Sha256::new(),
+            PartialHash {
+                hasher: sha2::Sha256::new(),
                 at: 0,
             }
         });
-        let end = self.bytes.min(hashed.at.saturating_add(HASHED_AT_ONCE));
-        let mut chunk = vec![0; CHUNK];
+        let end = self
+            .bytes
+            .min(hashed.at.saturating_add(MAX_HASH_BYTES_PER_CALL));
+        let mut chunk = vec![0; HASH_CHUNK_BYTES];
         while hashed.at < end {
-            let most = usize::try_from(end - hashed.at).unwrap_or(CHUNK).min(CHUNK);
+            let most = usize::try_from(end - hashed.at)
+                .unwrap_or(HASH_CHUNK_BYTES)
+                .min(HASH_CHUNK_BYTES);
             let read = self.file.read_at(&mut chunk[..most], hashed.at);
             match read {
-                Ok(0) => return Err(self.cannot("read", ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(self.io_failure("read", ErrorKind::UnexpectedEof.into())),
                 Ok(count) => {
-                    hashed.so_far.update(&chunk[..count]);
+                    hashed.hasher.update(&chunk[..count]);
                     hashed.at += count as u64;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.cannot("read", error)),
+                Err(error) => return Err(self.io_failure("read", error)),
             }
         }
         if hashed.at < self.bytes {
-            self.held.hashed = Some(hashed);
+            self.state.partial_hash = Some(hashed);
             return Ok(None);
         }
-        let digest: [u8; 32] = hashed.so_far.finalize().into();
+        let digest: [u8; 32] = hashed.hasher.finalize().into();
         Ok(Some(Sha256::from(digest)))
     }
 
-    /// The whole file, whose digest is right. Fails if it is none that could be unpacked: to fetch it again would not
-    /// help.
-    pub fn spooled(&mut self) -> Result<Spooled, Failure> {
-        let head = self.head()?;
-        let form = unpack::form(&head);
-        if let Err(failure) = unpack::look(form, &head) {
+    /// Returns the verified file. Fails if it cannot be unpacked: another download would not help.
+    pub fn finish(&mut self) -> Result<SpooledImage, Failure> {
+        let head = self.read_head()?;
+        let format = unpack::detect_format(&head);
+        if let Err(failure) = unpack::check_head(format, &head) {
             self.discard()?;
             return Err(failure);
         }
-        Ok(Spooled {
+        Ok(SpooledImage {
             path: self.path.clone(),
             bytes: self.bytes,
-            form,
+            format,
             sha256: self.record.file,
         })
     }
 
-    /// The beginning of the file, by which it is known how the image is packed.
-    fn head(&self) -> Result<Vec<u8>, Failure> {
-        let mut head = Vec::with_capacity(HEAD);
+    /// The first bytes of the file, which show how the image is packed.
+    fn read_head(&self) -> Result<Vec<u8>, Failure> {
+        let mut head = Vec::with_capacity(HEAD_BYTES);
         File::open(&self.path)
-            .and_then(|file| file.take(HEAD as u64).read_to_end(&mut head))
-            .map_err(|error| self.cannot("read", error))?;
+            .and_then(|file| file.take(HEAD_BYTES as u64).read_to_end(&mut head))
+            .map_err(|error| self.io_failure("read", error))?;
         Ok(head)
     }
 
-    /// Whether so many bytes more fit, with something left for the journal and all others who write there.
-    pub fn has_room(&self, more: u64) -> Result<(), Failure> {
-        let found = match statvfs(&self.folder) {
-            Ok(found) => found,
+    /// Fails unless `more` bytes fit and some space stays free for the journal and other programs.
+    pub fn check_space(&self, more: u64) -> Result<(), Failure> {
+        let stats = match statvfs(&self.folder) {
+            Ok(stats) => stats,
             Err(error) => {
-                // What does not fit is found out while it is written.
-                tracing::warn!(%error, folder = %self.folder.display(), "cannot tell how much room there is");
+                // A full disk is detected while the file is written.
+                tracing::warn!(%error, folder = %self.folder.display(), "cannot read the free disk space");
                 return Ok(());
             }
         };
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        let free = bytes(found.f_bavail);
-        let margin = (self.terms.margin)(bytes(found.f_blocks));
+        let bytes = |blocks: u64| blocks.saturating_mul(stats.f_frsize);
+        let free = bytes(stats.f_bavail);
+        let margin = (self.limits.free_margin)(bytes(stats.f_blocks));
         let needed = more.saturating_add(margin);
         if free >= needed {
             return Ok(());
         }
-        Err(no_room(
+        Err(no_space_failure(
             &self.folder,
             &format!(
                 "{} MiB are free and {} MiB are needed",
@@ -338,84 +347,89 @@ impl Work {
         ))
     }
 
-    fn cut(&mut self, bytes: u64) -> Result<(), Failure> {
+    fn truncate(&mut self, bytes: u64) -> Result<(), Failure> {
         self.file
             .set_len(bytes)
-            .map_err(|error| self.cannot("cut", error))?;
+            .map_err(|error| self.io_failure("truncate", error))?;
         self.bytes = bytes;
         Ok(())
     }
 
-    /// Writes the record down, unless it says nothing new.
-    fn save(&mut self) -> Result<(), Failure> {
+    /// Saves the record if it changed.
+    fn save_record(&mut self) -> Result<(), Failure> {
         self.record.at = self.saved.as_ref().and_then(|saved| saved.at);
         if self.saved.as_ref() == Some(&self.record) {
             return Ok(());
         }
         self.record.at = Some(self.now);
         let saved = self.record.save(&self.folder);
-        saved.map_err(|error| storage(&self.folder, &error))?;
+        saved.map_err(|error| storage_failure(&self.folder, &error))?;
         self.saved = Some(self.record.clone());
         Ok(())
     }
 
-    fn cannot(&self, doing: &'static str, error: io::Error) -> Failure {
-        cannot(&self.folder, doing, &self.path, error)
+    fn io_failure(&self, doing: &'static str, error: io::Error) -> Failure {
+        io_failure(&self.folder, doing, &self.path, error)
     }
 }
 
-/// Removes from a spool's folder what does not belong to `keep`, and `keep` as well if nobody went on with it for too
-/// long or there is no record of it: without one nothing is known of the file. What else lies there is not the spool's.
-/// The answer is the record of what stays.
-pub fn tidy(
+/// Removes everything from the folder of a spool that does not belong to `keep`. Removes `keep` as
+/// well if it is too old or has no record: without one the state of the file is unknown. Other
+/// files in the folder stay. Returns the record of `keep`.
+pub fn clean_up(
     folder: &Path,
     keep: Option<&Sha256>,
     now: DateTime<Utc>,
-) -> Result<Option<Record>, Failure> {
-    let failed = |error: FileError| storage(folder, &error);
+) -> Result<Option<SpoolRecord>, Failure> {
+    let failed = |error: FileError| storage_failure(folder, &error);
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(cannot(folder, "list", folder, error)),
+        Err(error) => return Err(io_failure(folder, "list", folder, error)),
     };
-    let known = Record::read(folder).map_err(failed)?;
-    let known = known.filter(|record| Some(&record.file) == keep);
-    let mut kept = known.filter(|record| record.is_old(now) != Some(true));
-    // The record first: without it nobody believes what is left of the file.
-    if kept.is_none() {
-        durable::remove(&folder.join(record::NAME)).map_err(failed)?;
+    let stored = SpoolRecord::read(folder).map_err(failed)?;
+    let stored = stored.filter(|record| Some(&record.file) == keep);
+    let mut retained = stored.filter(|record| record.is_old(now) != Some(true));
+    // The record first: without it the rest of the file is ignored.
+    if retained.is_none() {
+        durable::remove_file(&folder.join(record::FILE_NAME)).map_err(failed)?;
     }
     for entry in entries {
-        let entry = entry.map_err(|error| cannot(folder, "list", folder, error))?;
+        let entry = entry.map_err(|error| io_failure(folder, "list", folder, error))?;
         let Ok(sha256) = entry.file_name().to_string_lossy().parse::<Sha256>() else {
             continue;
         };
-        if kept.as_ref().is_none_or(|record| record.file != sha256) {
-            durable::remove(&entry.path()).map_err(failed)?;
+        if retained.as_ref().is_none_or(|record| record.file != sha256) {
+            durable::remove_file(&entry.path()).map_err(failed)?;
         }
     }
-    // A clock jumped since it was written down: it gets its month from now on, lest it stay for ever.
-    if let Some(record) = kept.as_mut().filter(|record| record.is_old(now).is_none()) {
+    // A clock jumped since the record was written: restart its month, so that it does not stay
+    // forever.
+    if let Some(record) = retained
+        .as_mut()
+        .filter(|record| record.is_old(now).is_none())
+    {
         record.at = Some(now);
         record.save(folder).map_err(failed)?;
     }
-    Ok(kept)
+    Ok(retained)
 }
 
-fn cannot(folder: &Path, doing: &'static str, path: &Path, error: io::Error) -> Failure {
-    storage(folder, &FileError::while_doing(doing, path)(error))
+fn io_failure(folder: &Path, doing: &'static str, path: &Path, error: io::Error) -> Failure {
+    storage_failure(folder, &FileError::while_doing(doing, path)(error))
 }
 
-/// What the disk said, and what to do about it.
-fn storage(folder: &Path, error: &FileError) -> Failure {
+/// Describes a failure of the disk and its remedy.
+fn storage_failure(folder: &Path, error: &FileError) -> Failure {
     match error.source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            no_room(folder, &error.source.to_string())
+            no_space_failure(folder, &error.source.to_string())
         }
         ErrorKind::ReadOnlyFilesystem => Failure::new(
             FailureKind::Storage,
             format!(
-                "images are fetched into {}, which cannot be written to: mount it so that it can, or check its disk",
+                "images are downloaded into {}, which is read-only: mount it for writing, or check \
+                 its disk",
                 folder.display()
             ),
         ),
@@ -426,10 +440,10 @@ fn storage(folder: &Path, error: &FileError) -> Failure {
     }
 }
 
-fn no_room(folder: &Path, why: &str) -> Failure {
+fn no_space_failure(folder: &Path, why: &str) -> Failure {
     let reason = format!(
-        "there is no room for the image in {} ({why}): make some there, or put the agent's state on a larger file system \
-         with state_dir",
+        "there is no room for the image in {} ({why}): free some space there, or put the agent's \
+         state on a larger file system with state_dir",
         folder.display()
     );
     Failure::new(FailureKind::Storage, reason)
@@ -440,10 +454,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_that_takes_no_more_is_told_with_what_to_do() {
-        let said = |kind: ErrorKind| {
+    fn disk_failures_are_reported_with_a_remedy() {
+        let failure_reason = |kind: ErrorKind| {
             let folder = Path::new("/data/agent/images");
-            let failure = cannot(folder, "write", &folder.join("x"), kind.into());
+            let failure = io_failure(folder, "write", &folder.join("x"), kind.into());
             assert_eq!(failure.kind, FailureKind::Storage);
             assert!(
                 failure.reason.contains("/data/agent/images"),
@@ -453,44 +467,44 @@ mod tests {
             failure.reason
         };
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
-            let reason = said(kind);
+            let reason = failure_reason(kind);
             assert!(reason.contains("no room"), "{reason}");
             assert!(reason.contains("state_dir"), "{reason}");
         }
-        let reason = said(ErrorKind::ReadOnlyFilesystem);
+        let reason = failure_reason(ErrorKind::ReadOnlyFilesystem);
         assert!(reason.contains("mount it"), "{reason}");
-        let reason = said(ErrorKind::Other);
+        let reason = failure_reason(ErrorKind::Other);
         assert!(reason.contains("check the disk"), "{reason}");
     }
 
     #[test]
-    fn a_wait_ends_also_if_the_clock_jumps() {
-        let mut held = Held::default();
+    fn a_wait_ends_even_if_the_clock_jumps() {
+        let mut state = SpoolState::default();
         let now = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
-        held.wait(now + TimeDelta::minutes(5), "busy".to_owned());
-        assert_eq!(held.waits(now), Some("busy"));
-        assert_eq!(held.waits(now + TimeDelta::minutes(5)), None);
-        assert_eq!(held.waits(now - TimeDelta::days(9_000)), None);
+        state.set_wait(now + TimeDelta::minutes(5), "busy".to_owned());
+        assert_eq!(state.wait_reason(now), Some("busy"));
+        assert_eq!(state.wait_reason(now + TimeDelta::minutes(5)), None);
+        assert_eq!(state.wait_reason(now - TimeDelta::days(9_000)), None);
     }
 
     #[test]
-    fn what_is_waited_for_at_one_address_or_of_one_file_is_nothing_to_another() {
-        let (file, now) = (Sha256::of(b"x"), DateTime::UNIX_EPOCH);
+    fn a_wait_applies_only_to_its_own_file_and_address() {
+        let (file, now) = (Sha256::hash(b"x"), DateTime::UNIX_EPOCH);
         let url = |text: &str| Url::parse(text).expect("an address");
         let waiting = || {
-            let mut held = Held::default();
-            held.turn_to(file, &url("https://a.example/x"));
-            held.wait(now + TimeDelta::minutes(5), "busy".to_owned());
-            held
+            let mut state = SpoolState::default();
+            state.select_file(file, &url("https://a.example/x"));
+            state.set_wait(now + TimeDelta::minutes(5), "busy".to_owned());
+            state
         };
         let mut same = waiting();
-        same.turn_to(file, &url("https://a.example/x"));
-        assert_eq!(same.waits(now), Some("busy"));
+        same.select_file(file, &url("https://a.example/x"));
+        assert_eq!(same.wait_reason(now), Some("busy"));
         let mut moved = waiting();
-        moved.turn_to(file, &url("https://b.example/x"));
-        assert_eq!(moved.waits(now), None);
+        moved.select_file(file, &url("https://b.example/x"));
+        assert_eq!(moved.wait_reason(now), None);
         let mut other = waiting();
-        other.turn_to(Sha256::of(b"y"), &url("https://a.example/x"));
-        assert_eq!(other.waits(now), None);
+        other.select_file(Sha256::hash(b"y"), &url("https://a.example/x"));
+        assert_eq!(other.wait_reason(now), None);
     }
 }

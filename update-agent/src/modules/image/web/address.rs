@@ -1,21 +1,22 @@
-//! Addresses: which may be used, and how they are shown.
+//! Addresses of images: which ones may be used, and how they are displayed.
 
 use url::{Position, Url};
 
-use super::failure;
+use super::download_failure;
 use crate::link::proxy::unbracketed;
 use crate::model::Failure;
 
-/// The address that others are relative to. It ends with a slash, so that its last part is not cut off.
-pub fn base(address: &str, plain_http: bool) -> Result<Url, Failure> {
+/// Parses the base of relative addresses. The result ends with a slash, so that `join` retains its
+/// last part.
+pub fn parse_base_address(address: &str, plain_http: bool) -> Result<Url, Failure> {
     let bad = |why: &str| {
-        failure(format!(
+        download_failure(format!(
             "image.web.release_service in agent.toml is {:?}: {why}; it must look like https://HOST/PATH",
-            shown(address)
+            redact_address(address)
         ))
     };
     let mut url = Url::parse(address).map_err(|error| bad(&error.to_string()))?;
-    is_permitted(&url, plain_http).map_err(|why| bad(&why))?;
+    check_permitted(&url, plain_http).map_err(|why| bad(&why))?;
     if !url.path().ends_with('/') {
         let path = format!("{}/", url.path());
         url.set_path(&path);
@@ -23,8 +24,8 @@ pub fn base(address: &str, plain_http: bool) -> Result<Url, Failure> {
     Ok(url)
 }
 
-/// Whether a server may be spoken to at all as an address says; else why not.
-pub fn is_permitted(url: &Url, plain_http: bool) -> Result<(), String> {
+/// Fails with the reason if an address must not be used at all.
+pub fn check_permitted(url: &Url, plain_http: bool) -> Result<(), String> {
     match url.scheme() {
         "https" => {}
         "http" if plain_http => {}
@@ -32,43 +33,43 @@ pub fn is_permitted(url: &Url, plain_http: bool) -> Result<(), String> {
             let why = "it is plain http, which needs image.web.plain_http in agent.toml";
             return Err(why.to_owned());
         }
-        other => return Err(format!("the agent does not know {other}")),
+        other => return Err(format!("the agent does not support {other}")),
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("it must not hold a user or a password".to_owned());
+        return Err("it must not contain a user or a password".to_owned());
     }
     Ok(())
 }
 
-/// Whether an address names a host, whatever the port.
-pub fn is_host(url: &Url, host: &str) -> bool {
-    let found = url.host_str().map(unbracketed);
-    found.is_some_and(|found| found.eq_ignore_ascii_case(unbracketed(host.trim())))
+/// Whether an address has this host, on any port.
+pub fn has_host(url: &Url, host: &str) -> bool {
+    let actual = url.host_str().map(unbracketed);
+    actual.is_some_and(|actual| actual.eq_ignore_ascii_case(unbracketed(host.trim())))
 }
 
-/// Whether an address leads to `HOST:PORT`.
-pub fn is_at(url: &Url, authority: &str) -> bool {
+/// Whether an address has this `HOST:PORT`.
+pub fn has_authority(url: &Url, authority: &str) -> bool {
     let Some((host, port)) = authority.rsplit_once(':') else {
         return false;
     };
-    let found = url.port_or_known_default();
-    is_host(url, host) && found.is_some_and(|found| port.parse::<u16>() == Ok(found))
+    let actual = url.port_or_known_default();
+    has_host(url, host) && actual.is_some_and(|actual| port.parse::<u16>() == Ok(actual))
 }
 
-/// Whom an address names, for a person. What is behind it may be a secret.
-pub fn host(url: &Url) -> &str {
+/// Host and port for messages. The rest of the address may contain a secret.
+pub fn host_and_port(url: &Url) -> &str {
     &url[Position::BeforeHost..Position::AfterPort]
 }
 
-/// An address from outside, for a person: not long, and without what may be a secret.
-pub fn shown(text: &str) -> String {
+/// Shortens an address for messages and removes parts that may be secret.
+pub fn redact_address(text: &str) -> String {
     let end = text.find(['?', '#']).unwrap_or(text.len());
     let text = &text[..end];
-    let nameless = text.split_once("://").map(|(scheme, rest)| {
+    let without_user = text.split_once("://").map(|(scheme, rest)| {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let server = authority.rsplit('@').next().unwrap_or_default();
         format!("{scheme}://{server}{path}")
     });
-    let whole = nameless.as_deref().unwrap_or(text);
-    whole.chars().take(200).collect()
+    let redacted = without_user.as_deref().unwrap_or(text);
+    redacted.chars().take(200).collect()
 }

@@ -1,4 +1,4 @@
-//! Who may vouch for a server.
+//! Certificate authorities that are trusted for image servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,24 +10,29 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::failure;
+use super::download_failure;
 use crate::durable;
-use crate::link::{Floor, above_floor, system_roots};
+use crate::link::{TimeFloor, floor_verifier, system_roots};
 use crate::model::Failure;
 
-/// Trusts the authorities in some files, or those of the system; `None` if the system trusts nobody. Certificates are
-/// looked at no earlier than the floor: a node whose clock starts in the past must get an image as well.
-pub fn tls(files: &[PathBuf], floor: Arc<Floor>) -> Result<Option<TlsConnector>, Failure> {
+/// Trusts the authorities in the files, or those of the system; `None` if the system has none.
+/// Certificates are verified at a time that is not before the floor: a node whose clock starts in
+/// the past must get an image as well.
+pub fn build_connector(
+    files: &[PathBuf],
+    floor: Arc<TimeFloor>,
+) -> Result<Option<TlsConnector>, Failure> {
     let roots = if files.is_empty() {
         system_roots()
     } else {
-        named(files)?
+        load_roots(files)?
     };
     if roots.is_empty() {
         return Ok(None);
     }
-    let cannot = |error: &dyn std::error::Error| failure(format!("TLS cannot be set up: {error}"));
-    let verifier = above_floor(roots, floor).map_err(|error| cannot(&error))?;
+    let cannot =
+        |error: &dyn std::error::Error| download_failure(format!("TLS cannot be set up: {error}"));
+    let verifier = floor_verifier(roots, floor).map_err(|error| cannot(&error))?;
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| cannot(&error))?
@@ -38,19 +43,20 @@ pub fn tls(files: &[PathBuf], floor: Arc<Floor>) -> Result<Option<TlsConnector>,
     Ok(Some(TlsConnector::from(Arc::new(config))))
 }
 
-/// The authorities in some files, each of which must have one.
-fn named(files: &[PathBuf]) -> Result<RootCertStore, Failure> {
+/// Loads the authorities from files, each of which must contain one.
+fn load_roots(files: &[PathBuf]) -> Result<RootCertStore, Failure> {
     let mut roots = RootCertStore::empty();
     for file in files {
-        let found = certificates(file)?.ok_or_else(|| {
-            failure(format!(
-                "{}, which should say who may vouch for servers of images (image.web.roots), is not there",
+        let certificates = read_certificates(file)?.ok_or_else(|| {
+            download_failure(format!(
+                "{} does not exist, but image.web.roots in agent.toml names it as a file of \
+                 certificate authorities",
                 file.display()
             ))
         })?;
-        if roots.add_parsable_certificates(found).0 == 0 {
-            return Err(failure(format!(
-                "{} holds no certificate of an authority in PEM form",
+        if roots.add_parsable_certificates(certificates).0 == 0 {
+            return Err(download_failure(format!(
+                "{} contains no certificate of an authority in PEM form",
                 file.display()
             )));
         }
@@ -58,13 +64,14 @@ fn named(files: &[PathBuf]) -> Result<RootCertStore, Failure> {
     Ok(roots)
 }
 
-/// The certificates in a file, without what is none; `None` if there is no such file.
-fn certificates(file: &Path) -> Result<Option<Vec<CertificateDer<'static>>>, Failure> {
-    let content = durable::read(file).map_err(|error| failure(chain(&error).to_string()))?;
-    let found = content.map(|content| {
+/// Reads the valid certificates of a file; `None` if the file does not exist.
+fn read_certificates(file: &Path) -> Result<Option<Vec<CertificateDer<'static>>>, Failure> {
+    let content =
+        durable::read_file(file).map_err(|error| download_failure(chain(&error).to_string()))?;
+    let certificates = content.map(|content| {
         CertificateDer::pem_slice_iter(&content)
             .filter_map(Result::ok)
             .collect()
     });
-    Ok(found)
+    Ok(certificates)
 }

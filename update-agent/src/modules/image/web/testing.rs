@@ -1,5 +1,5 @@
-//! A small HTTP server whose answers a test writes down to the byte. It has threads of its own, so that it answers
-//! whatever the test's runtime is busy with.
+//! A small HTTP server whose replies a test defines to the byte. It uses its own threads, so that
+//! it replies whatever the runtime of the test does.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -11,13 +11,13 @@ use std::thread;
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// What was asked.
+/// A request to the server.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct TestRequest {
     head: String,
 }
 
-impl Request {
+impl TestRequest {
     pub fn method(&self) -> &str {
         self.head.split(' ').next().unwrap_or_default()
     }
@@ -30,37 +30,37 @@ impl Request {
         let headers = self.head.lines().skip(1);
         let mut headers = headers.filter_map(|line| line.split_once(": "));
         headers
-            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 
-    /// The first byte of the range that was asked for.
-    pub fn from(&self) -> Option<usize> {
+    /// First byte of the requested range.
+    pub fn range_start(&self) -> Option<usize> {
         let range = self.header("range")?.strip_prefix("bytes=")?;
         range.strip_suffix('-')?.parse().ok()
     }
 }
 
-/// What follows an answer.
-pub enum Then {
-    /// The connection is closed.
+/// What the server does after a reply.
+pub enum AfterBody {
+    /// Closes the connection.
     Close,
-    /// Nothing, for ever.
+    /// Sends nothing and keeps the connection open.
     Stall,
-    /// These bytes, again and again.
+    /// Repeats these bytes.
     Endless(Vec<u8>),
-    /// What the test says, when it says it.
+    /// Sends what the test provides.
     More(Receiver<Vec<u8>>),
 }
 
-/// An answer.
-pub struct Reply {
+/// A reply.
+pub struct TestReply {
     pub head: String,
     pub body: Vec<u8>,
-    pub then: Then,
+    pub after_body: AfterBody,
 }
 
-impl Reply {
+impl TestReply {
     /// A status with headers, each `name: value`, and no body.
     pub fn status(status: &str, headers: &[&str]) -> Self {
         let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n");
@@ -70,11 +70,11 @@ impl Reply {
         Self {
             head,
             body: Vec::new(),
-            then: Then::Close,
+            after_body: AfterBody::Close,
         }
     }
 
-    /// A part of a file, from a byte to the end.
+    /// A file from a byte to the end.
     pub fn part(content: &[u8], from: usize, etag: &str) -> Self {
         let (total, body) = (content.len(), &content[from..]);
         let head = format!(
@@ -86,12 +86,12 @@ impl Reply {
         Self {
             head,
             body: body.to_vec(),
-            then: Then::Close,
+            after_body: AfterBody::Close,
         }
     }
 
     /// A whole file.
-    pub fn whole(content: &[u8], etag: &str) -> Self {
+    pub fn whole_file(content: &[u8], etag: &str) -> Self {
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: {etag}\r\n",
             content.len()
@@ -99,36 +99,36 @@ impl Reply {
         Self {
             head,
             body: content.to_vec(),
-            then: Then::Close,
+            after_body: AfterBody::Close,
         }
     }
 
-    /// What a good server says of a file to a request.
-    pub fn file(content: &[u8], etag: &str, request: &Request) -> Self {
+    /// The reply of a correct server to a request for a file.
+    pub fn file(content: &[u8], etag: &str, request: &TestRequest) -> Self {
         let is_same = request.header("if-range").is_none_or(|tag| tag == etag);
-        match request.from().filter(|_| is_same) {
+        match request.range_start().filter(|_| is_same) {
             Some(from) if from >= content.len() => {
                 let range = format!("content-range: bytes */{}", content.len());
                 Self::status("416 Range Not Satisfiable", &[&range])
             }
             Some(from) => Self::part(content, from, etag),
-            None => Self::whole(content, etag),
+            None => Self::whole_file(content, etag),
         }
     }
 
-    /// The body breaks off after so many bytes.
+    /// Cuts the body off after a number of bytes.
     pub fn cut(mut self, bytes: usize) -> Self {
         self.body.truncate(bytes);
         self
     }
 
-    pub fn then(mut self, then: Then) -> Self {
-        self.then = then;
+    pub fn followed_by(mut self, then: AfterBody) -> Self {
+        self.after_body = then;
         self
     }
 
     fn send(self, with_body: bool, stream: &mut impl ReadWrite) -> std::io::Result<()> {
-        // A test that gives no head wants nothing to be said.
+        // A test without a head sends nothing.
         if !self.head.is_empty() {
             let mut bytes = self.head.into_bytes();
             bytes.extend_from_slice(b"connection: close\r\n\r\n");
@@ -138,14 +138,14 @@ impl Reply {
             stream.write_all(&bytes)?;
             stream.flush()?;
         }
-        match self.then {
-            Then::Close => Ok(()),
-            // Until the other end has enough.
-            Then::Stall => stream.read(&mut [0]).map(|_| ()),
-            Then::Endless(bytes) => loop {
+        match self.after_body {
+            AfterBody::Close => Ok(()),
+            // Until the client closes the connection.
+            AfterBody::Stall => stream.read(&mut [0]).map(|_| ()),
+            AfterBody::Endless(bytes) => loop {
                 stream.write_all(&bytes)?;
             },
-            Then::More(parts) => {
+            AfterBody::More(parts) => {
                 for part in parts {
                     stream.write_all(&part)?;
                     stream.flush()?;
@@ -160,38 +160,39 @@ trait ReadWrite: Read + Write {}
 
 impl<T: Read + Write> ReadWrite for T {}
 
-type Answer = Box<dyn FnMut(usize, &Request) -> Reply + Send>;
+type ReplyFn = Box<dyn FnMut(usize, &TestRequest) -> TestReply + Send>;
 
-struct Shared {
-    answer: Mutex<Answer>,
-    requests: Mutex<Vec<Request>>,
+struct TestServerState {
+    reply_fn: Mutex<ReplyFn>,
+    requests: Mutex<Vec<TestRequest>>,
     stop: AtomicBool,
 }
 
 /// The server, on an address of its own.
-pub struct TestServer {
+pub struct TestFileServer {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<TestServerState>,
 }
 
-impl TestServer {
-    /// Without TLS. The closure makes the answer to each request, which are counted from 0.
-    pub fn start(answer: impl FnMut(usize, &Request) -> Reply + Send + 'static) -> Self {
-        Self::listen(None, Box::new(answer))
+impl TestFileServer {
+    /// Starts a server without TLS. The closure makes the reply to each request; requests are
+    /// counted from 0.
+    pub fn start(reply_fn: impl FnMut(usize, &TestRequest) -> TestReply + Send + 'static) -> Self {
+        Self::listen(None, Box::new(reply_fn))
     }
 
     pub fn start_with_tls(
         tls: ServerConfig,
-        answer: impl FnMut(usize, &Request) -> Reply + Send + 'static,
+        reply_fn: impl FnMut(usize, &TestRequest) -> TestReply + Send + 'static,
     ) -> Self {
-        Self::listen(Some(Arc::new(tls)), Box::new(answer))
+        Self::listen(Some(Arc::new(tls)), Box::new(reply_fn))
     }
 
-    fn listen(tls: Option<Arc<ServerConfig>>, answer: Answer) -> Self {
+    fn listen(tls: Option<Arc<ServerConfig>>, reply_fn: ReplyFn) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared {
-            answer: Mutex::new(answer),
+        let shared = Arc::new(TestServerState {
+            reply_fn: Mutex::new(reply_fn),
             requests: Mutex::default(),
             stop: AtomicBool::new(false),
         });
@@ -214,40 +215,40 @@ impl TestServer {
     }
 
     /// All requests so far.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<TestRequest> {
         let requests = self.shared.requests.lock();
         requests.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Drop for TestServer {
+impl Drop for TestFileServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // So that the listener looks.
+        // Wakes the listener.
         TcpStream::connect(self.address).ok();
     }
 }
 
-fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>, shared: &Shared) {
-    // A client that goes away ends the answer: that is what some tests are about.
+fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>, shared: &TestServerState) {
+    // A client that disconnects ends the reply, as some tests expect.
     let ended = match tls {
-        None => answer(stream, shared),
+        None => answer_request(stream, shared),
         Some(tls) => {
             let connection = ServerConnection::new(tls).expect("TLS");
-            answer(StreamOwned::new(connection, stream), shared)
+            answer_request(StreamOwned::new(connection, stream), shared)
         }
     };
     ended.ok();
 }
 
-fn answer(mut stream: impl ReadWrite, shared: &Shared) -> std::io::Result<()> {
+fn answer_request(mut stream: impl ReadWrite, shared: &TestServerState) -> std::io::Result<()> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte)?;
         head.extend_from_slice(&byte);
     }
-    let request = Request {
+    let request = TestRequest {
         head: String::from_utf8_lossy(&head).into_owned(),
     };
     let before = {
@@ -257,9 +258,9 @@ fn answer(mut stream: impl ReadWrite, shared: &Shared) -> std::io::Result<()> {
         requests.len() - 1
     };
     let reply = {
-        let answer = shared.answer.lock();
-        let mut answer = answer.unwrap_or_else(PoisonError::into_inner);
-        answer(before, &request)
+        let reply_fn = shared.reply_fn.lock();
+        let mut reply_fn = reply_fn.unwrap_or_else(PoisonError::into_inner);
+        reply_fn(before, &request)
     };
     reply.send(request.method() != "HEAD", &mut stream)
 }

@@ -1,94 +1,93 @@
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, date_time_ymd,
-};
-use rustls::ServerConfig;
-use rustls::crypto::ring;
-use rustls::pki_types::PrivateKeyDer;
-
-use super::testing::{Reply, Request, TestServer, Then};
+use super::testing::{AfterBody, TestFileServer, TestReply, TestRequest};
 use super::*;
-use crate::place::Place;
 
-const SOON: Duration = Duration::from_secs(20);
+mod authorities;
 
-const PATIENCE: Patience = Patience {
-    idle: SOON,
-    span: SOON,
-    least: 0,
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+const LIMITS: StallLimits = StallLimits {
+    idle_timeout: TEST_TIMEOUT,
+    rate_window: TEST_TIMEOUT,
+    min_bytes: 0,
 };
 
-fn plain() -> WebSettings {
+fn plain_http_settings() -> WebSettings {
     WebSettings {
         plain_http: true,
         ..WebSettings::default()
     }
 }
 
-fn web(settings: WebSettings) -> Web {
-    Web::new(settings, None, no_floor()).expect("settings that are right")
+fn client(settings: WebSettings) -> WebClient {
+    WebClient::new(settings, None, no_floor()).expect("valid settings")
 }
 
-fn no_floor() -> Arc<Floor> {
-    Arc::new(Floor::none())
+fn no_floor() -> Arc<TimeFloor> {
+    Arc::new(TimeFloor::unset())
 }
 
-fn url(text: &str) -> Url {
+fn parse_url(text: &str) -> Url {
     Url::parse(text).expect("an address")
 }
 
-async fn open(web: &Web, address: &str) -> Result<Opened, Trouble> {
-    let asked = Asked::default();
-    web.open(&url(address), &asked, SOON, DateTime::UNIX_EPOCH)
-        .await
+async fn open(web: &WebClient, address: &str) -> Result<OpenedFile, DownloadError> {
+    let requested = RangeRequest::default();
+    web.open(
+        &parse_url(address),
+        &requested,
+        TEST_TIMEOUT,
+        DateTime::UNIX_EPOCH,
+    )
+    .await
 }
 
-/// Why nothing was fetched, for good.
-async fn refusal(web: &Web, address: &str) -> String {
+/// Why a download failed permanently.
+async fn refusal(web: &WebClient, address: &str) -> String {
     match open(web, address).await {
-        Err(Trouble::Final(failure)) => {
+        Err(DownloadError::Permanent(failure)) => {
             assert_eq!(failure.kind, FailureKind::Download);
             failure.reason
         }
-        Err(Trouble::Later { why, .. }) => panic!("it may be tried again: {why}"),
+        Err(DownloadError::Transient { why, .. }) => panic!("it may be tried again: {why}"),
         Ok(_) => panic!("it was opened"),
     }
 }
 
-/// All that comes.
-async fn body(web: &Web, address: &str) -> Vec<u8> {
-    let Ok(Opened::Line { mut line, from, .. }) = open(web, address).await else {
+/// Reads the whole body.
+async fn read_body(web: &WebClient, address: &str) -> Vec<u8> {
+    let Ok(OpenedFile::Body { mut body, from, .. }) = open(web, address).await else {
         panic!("nothing was opened");
     };
     assert_eq!(from, 0);
     let mut all = Vec::new();
     loop {
-        let until = tokio::time::Instant::now() + SOON;
-        match line.more(until, &PATIENCE).await {
-            Heard::Bytes(bytes) => all.extend_from_slice(&bytes),
-            Heard::End => return all,
-            Heard::Nothing => {}
-            Heard::Broken(why) => panic!("{why}"),
+        let until = tokio::time::Instant::now() + TEST_TIMEOUT;
+        match body.next_event(until, &LIMITS).await {
+            BodyEvent::Bytes(bytes) => all.extend_from_slice(&bytes),
+            BodyEvent::End => return all,
+            BodyEvent::Idle => {}
+            BodyEvent::Broken(why) => panic!("{why}"),
         }
     }
 }
 
-/// Sends on from `/n` to `/n-1`; `/0` is a file.
-fn steps(request: &Request) -> Reply {
+/// Redirects from `/n` to `/n-1`; `/0` is a file.
+fn redirect_chain(request: &TestRequest) -> TestReply {
     let step: u32 = request.path()[1..].parse().expect("a number");
     match step {
-        0 => Reply::whole(b"image", "\"a\""),
+        0 => TestReply::whole_file(b"image", "\"a\""),
         step => {
             let to = format!("location: /{}", step - 1);
-            Reply::status("302 Found", &[&to])
+            TestReply::status("302 Found", &[&to])
         }
     }
 }
 
 #[tokio::test]
-async fn a_server_may_send_the_agent_on_five_times_and_no_further() {
-    let server = TestServer::start(|_, request| steps(request));
-    let web = web(plain());
-    assert_eq!(body(&web, &server.url("/5")).await, b"image");
+async fn at_most_five_redirects_are_followed() {
+    let server = TestFileServer::start(|_, request| redirect_chain(request));
+    let web = client(plain_http_settings());
+    assert_eq!(read_body(&web, &server.url("/5")).await, b"image");
     assert_eq!(server.requests().len(), 6);
 
     let why = refusal(&web, &server.url("/6")).await;
@@ -96,37 +95,38 @@ async fn a_server_may_send_the_agent_on_five_times_and_no_further() {
 }
 
 #[tokio::test]
-async fn a_server_sends_the_agent_on_only_to_hosts_that_are_named() {
-    let other = TestServer::start(|_, _| Reply::whole(b"image", "\"a\""));
+async fn a_redirect_leads_only_to_listed_hosts() {
+    let other = TestFileServer::start(|_, _| TestReply::whole_file(b"image", "\"a\""));
     let to = format!("location: {}", other.url("/there?signature=secret"));
-    let first = TestServer::start(move |_, _| Reply::status("307 Temporary Redirect", &[&to]));
+    let first =
+        TestFileServer::start(move |_, _| TestReply::status("307 Temporary Redirect", &[&to]));
 
-    let why = refusal(&web(plain()), &first.url("/here")).await;
-    assert!(why.contains("not among image.web.hosts"), "{why}");
+    let why = refusal(&client(plain_http_settings()), &first.url("/here")).await;
+    assert!(why.contains("not listed in image.web.hosts"), "{why}");
     assert!(!why.contains("secret"), "{why}");
-    assert_eq!(other.requests().len(), 0, "it was not even asked");
+    assert_eq!(other.requests().len(), 0, "the other server got no request");
 
-    let named = web(WebSettings {
+    let listed = client(WebSettings {
         hosts: vec!["127.0.0.1".to_owned()],
-        ..plain()
+        ..plain_http_settings()
     });
-    assert_eq!(body(&named, &first.url("/here")).await, b"image");
+    assert_eq!(read_body(&listed, &first.url("/here")).await, b"image");
     assert_eq!(other.requests()[0].path(), "/there?signature=secret");
 }
 
 #[test]
-fn what_began_with_tls_does_not_go_on_without_it() {
-    let web = web(WebSettings {
+fn a_redirect_from_https_to_http_is_refused() {
+    let web = client(WebSettings {
         hosts: vec!["other.example".to_owned()],
-        ..plain()
+        ..plain_http_settings()
     });
-    let first = url("https://keel.example/a/b");
-    let next = |to: &str| web.next(&first, &first, to);
+    let first = parse_url("https://keel.example/a/b");
+    let next = |to: &str| web.redirect_target(&first, &first, to);
     for plain in ["http://keel.example/a", "http://other.example/a"] {
         let why = next(plain).unwrap_err().reason;
         assert!(why.contains("TLS"), "{why}");
     }
-    assert_eq!(next("c").unwrap(), url("https://keel.example/a/c"));
+    assert_eq!(next("c").unwrap(), parse_url("https://keel.example/a/c"));
     assert_eq!(
         next("//other.example:8443/").unwrap().as_str(),
         "https://other.example:8443/"
@@ -143,27 +143,31 @@ fn what_began_with_tls_does_not_go_on_without_it() {
 }
 
 #[test]
-fn plain_http_needs_a_word_in_the_settings() {
-    let strict = web(WebSettings::default());
+fn plain_http_must_be_enabled_in_the_settings() {
+    let strict = client(WebSettings::default());
     let why = strict
-        .address("http://keel.example/a.raw")
+        .resolve_address("http://keel.example/a.raw")
         .unwrap_err()
         .reason;
     assert!(why.contains("plain_http"), "{why}");
-    strict.address("https://keel.example/a.raw").unwrap();
-    web(plain()).address("http://keel.example/a.raw").unwrap();
+    strict
+        .resolve_address("https://keel.example/a.raw")
+        .unwrap();
+    client(plain_http_settings())
+        .resolve_address("http://keel.example/a.raw")
+        .unwrap();
 }
 
 #[test]
-fn an_address_without_a_server_is_one_of_the_release_service() {
+fn a_relative_address_belongs_to_the_release_service() {
     let service = |address: &str| {
-        web(WebSettings {
+        client(WebSettings {
             release_service: address.to_owned(),
             ..WebSettings::default()
         })
     };
     let keel = service("https://keel.example:8443/files");
-    for (text, whole) in [
+    for (text, expected) in [
         (
             "1.2/a.raw.zst",
             "https://keel.example:8443/files/1.2/a.raw.zst",
@@ -171,7 +175,11 @@ fn an_address_without_a_server_is_one_of_the_release_service() {
         ("/a.raw?x=1", "https://keel.example:8443/a.raw?x=1"),
         ("https://other.example/a", "https://other.example/a"),
     ] {
-        assert_eq!(keel.address(text).unwrap().as_str(), whole, "{text}");
+        assert_eq!(
+            keel.resolve_address(text).unwrap().as_str(),
+            expected,
+            "{text}"
+        );
     }
     for bad in [
         "//other.example/a",
@@ -180,10 +188,10 @@ fn an_address_without_a_server_is_one_of_the_release_service() {
         "https://u:secret@x/a",
         "https://[/a",
     ] {
-        let why = keel.address(bad).unwrap_err().reason;
+        let why = keel.resolve_address(bad).unwrap_err().reason;
         assert!(!why.contains("secret"), "{why}");
     }
-    let why = service("").address("a.raw").unwrap_err().reason;
+    let why = service("").resolve_address("a.raw").unwrap_err().reason;
     assert!(why.contains("release_service"), "{why}");
 
     for bad in ["keel.example", "http://keel.example", "ftp://x", "https://"] {
@@ -191,21 +199,26 @@ fn an_address_without_a_server_is_one_of_the_release_service() {
             release_service: bad.to_owned(),
             ..WebSettings::default()
         };
-        let why = Web::new(settings, None, no_floor()).unwrap_err().reason;
+        let why = WebClient::new(settings, None, no_floor())
+            .unwrap_err()
+            .reason;
         assert!(why.contains("https://HOST/PATH"), "{why}");
     }
 }
 
 #[test]
-fn the_token_is_shown_to_the_servers_own_port_over_tls_and_to_nobody_else() {
-    let web = web(WebSettings {
-        home: "Keel.example:50002".to_owned(),
-        ..plain()
+fn the_token_is_sent_only_to_the_servers_own_port_over_tls() {
+    let web = client(WebSettings {
+        own_server: "Keel.example:50002".to_owned(),
+        ..plain_http_settings()
     });
-    let shown = |address: &str| web.token_for(&url(address)).is_some();
-    assert!(!shown("https://keel.example:50002/a"), "there is none yet");
-    web.renew(&Secret::new("secret"));
-    assert!(shown("https://keel.example:50002/a"));
+    let is_sent = |address: &str| web.token_for(&parse_url(address)).is_some();
+    assert!(
+        !is_sent("https://keel.example:50002/a"),
+        "there is none yet"
+    );
+    web.set_credential(&Secret::new("secret"));
+    assert!(is_sent("https://keel.example:50002/a"));
     for other in [
         "https://keel.example/a",
         "https://keel.example:8443/a",
@@ -214,121 +227,139 @@ fn the_token_is_shown_to_the_servers_own_port_over_tls_and_to_nobody_else() {
         "https://keel.example.evil.example:50002/a",
         "https://evil-keel.example:50002/a",
     ] {
-        assert!(!shown(other), "{other}");
+        assert!(!is_sent(other), "{other}");
     }
     assert!(!format!("{web:?}").contains("secret"));
-    web.renew(&Secret::new("no\ntoken"));
-    assert!(!shown("https://keel.example:50002/a"));
+    web.set_credential(&Secret::new("no\ntoken"));
+    assert!(!is_sent("https://keel.example:50002/a"));
 }
 
 #[test]
-fn the_token_is_shown_to_a_release_service_on_the_servers_own_host_only() {
-    let shown = |service: &str, home: &str, address: &str| {
-        let web = web(WebSettings {
+fn the_token_is_sent_to_a_release_service_only_on_the_servers_own_host() {
+    let is_sent = |service: &str, home: &str, address: &str| {
+        let web = client(WebSettings {
             release_service: service.to_owned(),
-            home: home.to_owned(),
-            ..plain()
+            own_server: home.to_owned(),
+            ..plain_http_settings()
         });
-        web.renew(&Secret::new("secret"));
-        web.token_for(&url(address)).is_some()
+        web.set_credential(&Secret::new("secret"));
+        web.token_for(&parse_url(address)).is_some()
     };
     let (keel, home) = ("https://keel.example:8443/files", "keel.example:50002");
-    assert!(shown(keel, home, "https://keel.example:8443/files/a"));
-    assert!(shown(keel, home, "https://keel.example:50002/a"));
-    assert!(!shown(keel, home, "https://keel.example/a"));
+    assert!(is_sent(keel, home, "https://keel.example:8443/files/a"));
+    assert!(is_sent(keel, home, "https://keel.example:50002/a"));
+    assert!(!is_sent(keel, home, "https://keel.example/a"));
     let (v6, v6_home) = ("https://[fd00::1]:8443/files", "[fd00::1]:443");
-    assert!(shown(v6, v6_home, "https://[fd00::1]:8443/a"));
-    assert!(shown(v6, v6_home, "https://[fd00::1]/a"));
+    assert!(is_sent(v6, v6_home, "https://[fd00::1]:8443/a"));
+    assert!(is_sent(v6, v6_home, "https://[fd00::1]/a"));
 
     let elsewhere = "https://files.example/";
-    assert!(!shown(elsewhere, home, "https://files.example/a"));
+    assert!(!is_sent(elsewhere, home, "https://files.example/a"));
     let plain = "http://keel.example:8080/";
-    assert!(!shown(plain, home, "http://keel.example:8080/a"));
+    assert!(!is_sent(plain, home, "http://keel.example:8080/a"));
     assert!(
-        !shown(keel, "", "https://keel.example:8443/files/a"),
+        !is_sent(keel, "", "https://keel.example:8443/files/a"),
         "a node that is not enrolled has no server"
     );
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_says_why_and_what_to_do() {
-    let server = TestServer::start(|_, request| {
+async fn a_refusal_contains_the_status_and_a_remedy() {
+    let server = TestFileServer::start(|_, request| {
         let status = request.path()[1..].replace('_', " ");
-        Reply::status(&status, &[])
+        TestReply::status(&status, &[])
     });
-    let web = web(plain());
-    for (status, word) in [
+    let web = client(plain_http_settings());
+    for (status, expected) in [
         ("404_Not_Found", "put it there"),
         ("403_Forbidden", "who may read it"),
         ("400_Bad_Request", "its log"),
     ] {
         let why = refusal(&web, &server.url(&format!("/{status}"))).await;
-        assert!(why.contains(word) && why.contains(&status[..3]), "{why}");
+        assert!(
+            why.contains(expected) && why.contains(&status[..3]),
+            "{why}"
+        );
     }
-    let Err(Trouble::Later { why, after: None }) = open(&web, &server.url("/502_Bad")).await else {
+    let Err(DownloadError::Transient {
+        why,
+        retry_after: None,
+    }) = open(&web, &server.url("/502_Bad")).await
+    else {
         panic!("a server that is broken for now");
     };
     assert!(why.contains("502"), "{why}");
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_or_does_not_answer_may_be_later() {
-    let web = web(plain());
-    let gone = TestServer::start(|_, _| Reply::status("200 OK", &[]));
-    let address = gone.url("/a");
-    let port = gone.address;
-    drop(gone);
-    // Its thread lets go of the port when it looks.
+async fn an_unreachable_or_silent_server_is_a_transient_error() {
+    let web = client(plain_http_settings());
+    let stopped = TestFileServer::start(|_, _| TestReply::status("200 OK", &[]));
+    let address = stopped.url("/a");
+    let port = stopped.address;
+    drop(stopped);
+    // Its thread releases the port after it woke up.
     while std::net::TcpStream::connect(port).is_ok() {
         std::thread::yield_now();
     }
-    let Err(Trouble::Later { why, after: None }) = open(&web, &address).await else {
-        panic!("nobody listens");
+    let Err(DownloadError::Transient {
+        why,
+        retry_after: None,
+    }) = open(&web, &address).await
+    else {
+        panic!("no server listens");
     };
     assert!(why.contains("cannot be reached"), "{why}");
 
-    let silent = TestServer::start(|_, _| Reply {
+    let silent = TestFileServer::start(|_, _| TestReply {
         head: String::new(),
         body: Vec::new(),
-        then: Then::Stall,
+        after_body: AfterBody::Stall,
     });
-    let asked = Asked::default();
-    let address = url(&silent.url("/a"));
+    let requested = RangeRequest::default();
+    let address = parse_url(&silent.url("/a"));
     let short = Duration::from_millis(100);
-    let opened = web.open(&address, &asked, short, DateTime::UNIX_EPOCH);
-    let Err(Trouble::Later { why, after: None }) = opened.await else {
+    let opened = web.open(&address, &requested, short, DateTime::UNIX_EPOCH);
+    let Err(DownloadError::Transient {
+        why,
+        retry_after: None,
+    }) = opened.await
+    else {
         panic!("it never answers");
     };
     assert!(why.contains("100 ms"), "{why}");
 }
 
 #[tokio::test]
-async fn an_answer_without_an_end_to_its_head_is_none() {
+async fn a_response_with_an_endless_head_is_an_error() {
     let line = b"x-noise: 0123456789012345678901234567890123456789\r\n".repeat(8);
-    let server = TestServer::start(move |_, _| Reply {
+    let server = TestFileServer::start(move |_, _| TestReply {
         head: "HTTP/1.1 200 OK\r\n".to_owned() + &String::from_utf8_lossy(&line.repeat(400)),
         body: Vec::new(),
-        then: Then::Close,
+        after_body: AfterBody::Close,
     });
-    let Err(Trouble::Later { why, .. }) = open(&web(plain()), &server.url("/a")).await else {
-        panic!("it was taken");
+    let Err(DownloadError::Transient { why, .. }) =
+        open(&client(plain_http_settings()), &server.url("/a")).await
+    else {
+        panic!("the response was accepted");
     };
     assert!(why.contains("broke"), "{why}");
 }
 
 #[tokio::test]
-async fn the_size_is_asked_for_without_the_file() {
-    let server = TestServer::start(|_, request| match request.path() {
-        "/file" => Reply::whole(&[7; 1_000], "\"a\""),
-        "/moved" => Reply::status("301 Moved Permanently", &["location: /file"]),
-        "/busy" => Reply::status("503 Service Unavailable", &[]),
-        "/get" => Reply::status("405 Method Not Allowed", &[]),
-        _ => Reply::status("404 Not Found", &[]),
+async fn the_size_is_requested_without_the_file() {
+    let server = TestFileServer::start(|_, request| match request.path() {
+        "/file" => TestReply::whole_file(&[7; 1_000], "\"a\""),
+        "/moved" => TestReply::status("301 Moved Permanently", &["location: /file"]),
+        "/busy" => TestReply::status("503 Service Unavailable", &[]),
+        "/get" => TestReply::status("405 Method Not Allowed", &[]),
+        _ => TestReply::status("404 Not Found", &[]),
     });
-    let web = web(plain());
+    let web = client(plain_http_settings());
     let size = async |path: &str| {
-        let address = url(&server.url(path));
-        web.size(&address, SOON, DateTime::UNIX_EPOCH).await
+        let address = parse_url(&server.url(path));
+        web.query_size(&address, TEST_TIMEOUT, DateTime::UNIX_EPOCH)
+            .await
     };
     assert_eq!(size("/file").await.unwrap(), Some(1_000));
     assert_eq!(size("/moved").await.unwrap(), Some(1_000));
@@ -340,124 +371,9 @@ async fn the_size_is_asked_for_without_the_file() {
     assert!(requests.iter().all(|request| request.method() == "HEAD"));
 }
 
-/// An authority, and a server for 127.0.0.1 for which it vouches.
-fn authority() -> (String, ServerConfig) {
-    authority_with(|_| ())
-}
-
-/// The same, with something else in the certificate of the server.
-fn authority_with(change: impl FnOnce(&mut CertificateParams)) -> (String, ServerConfig) {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    let ca = CertifiedIssuer::self_signed(params, key).expect("an authority");
-    let key = KeyPair::generate().expect("a key");
-    let mut params = CertificateParams::default();
-    params.subject_alt_names = vec![SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into())];
-    change(&mut params);
-    let certificate = params.signed_by(&key, &ca).expect("a certificate");
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::from(key))
-        .expect("a certificate with its key");
-    (ca.pem(), config)
-}
-
-#[tokio::test]
-async fn the_authority_that_is_named_vouches_and_the_token_goes_home() {
-    let folder = tempfile::tempdir().unwrap();
-    let (pem, config) = authority();
-    let file = folder.path().join("ca.pem");
-    std::fs::write(&file, pem).unwrap();
-    let server = TestServer::start_with_tls(config, |_, _| Reply::whole(b"image", "\"a\""));
-    let web = web(WebSettings {
-        roots: vec![file],
-        home: server.address.to_string(),
-        ..WebSettings::default()
-    });
-    web.renew(&Secret::new("token"));
-    let address = format!("https://{}/a", server.address);
-    assert_eq!(body(&web, &address).await, b"image");
-    let requests = server.requests();
-    assert_eq!(requests[0].header("authorization"), Some("Bearer token"));
-    assert_eq!(
-        requests[0].header("host"),
-        Some(&*server.address.to_string())
-    );
-}
-
-#[tokio::test]
-async fn a_clock_that_starts_in_the_past_hinders_no_download_after_a_contact() {
-    let folder = tempfile::tempdir().unwrap();
-    // Valid in 2101 only: to such a server each clock of today is one that starts in the past.
-    let (pem, config) = authority_with(|params| {
-        params.not_before = date_time_ymd(2101, 1, 1);
-        params.not_after = date_time_ymd(2102, 1, 1);
-    });
-    let file = folder.path().join("ca.pem");
-    std::fs::write(&file, pem).unwrap();
-    let server = TestServer::start_with_tls(config, |_, _| Reply::whole(b"image", "\"a\""));
-    let address = format!("https://{}/a", server.address);
-    let above = |floor: Arc<Floor>| {
-        let settings = WebSettings {
-            roots: vec![file.clone()],
-            ..WebSettings::default()
-        };
-        Web::new(settings, None, floor).expect("settings that are right")
-    };
-    let Err(Trouble::Later { why, .. }) = open(&above(no_floor()), &address).await else {
-        panic!("it was spoken to before its certificate is valid");
-    };
-    assert!(why.contains("cannot be reached"), "{why}");
-
-    let place = Place::new("/", Some(folder.path().to_owned()));
-    std::fs::write(folder.path().join("last-contact"), "2101-06-01T00:00:00Z\n").unwrap();
-    let floor = Arc::new(Floor::open(&place));
-    assert_eq!(body(&above(floor), &address).await, b"image");
-}
-
-#[tokio::test]
-async fn a_server_for_which_another_authority_vouches_is_not_spoken_to() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, config) = authority();
-    let (other, _) = authority();
-    let file = folder.path().join("ca.pem");
-    std::fs::write(&file, other).unwrap();
-    let server = TestServer::start_with_tls(config, |_, _| Reply::whole(b"image", "\"a\""));
-    let web = web(WebSettings {
-        roots: vec![file],
-        ..WebSettings::default()
-    });
-    let address = format!("https://{}/a", server.address);
-    let Err(Trouble::Later { why, .. }) = open(&web, &address).await else {
-        panic!("it was spoken to");
-    };
-    assert!(why.contains("cannot be reached"), "{why}");
-    assert_eq!(server.requests().len(), 0);
-}
-
 #[test]
-fn a_file_of_authorities_that_is_none_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("roots.pem");
-    for content in [None, Some("hello")] {
-        if let Some(content) = content {
-            std::fs::write(&file, content).unwrap();
-        }
-        let settings = WebSettings {
-            roots: vec![file.clone()],
-            ..WebSettings::default()
-        };
-        let why = Web::new(settings, None, no_floor()).unwrap_err().reason;
-        assert!(why.contains("roots.pem"), "{why}");
-    }
-}
-
-#[test]
-fn what_may_be_a_secret_is_not_shown() {
-    assert_eq!(shown("https://u:p@x/a@b?c#d"), "https://x/a@b");
-    assert_eq!(shown("a.raw#x"), "a.raw");
-    assert_eq!(shown(&"é".repeat(300)), "é".repeat(200));
+fn secrets_in_addresses_are_not_shown() {
+    assert_eq!(redact_address("https://u:p@x/a@b?c#d"), "https://x/a@b");
+    assert_eq!(redact_address("a.raw#x"), "a.raw");
+    assert_eq!(redact_address(&"é".repeat(300)), "é".repeat(200));
 }

@@ -1,26 +1,26 @@
-use super::super::fake::{GOOD, MOUNTS, Machine, text};
+use super::super::fake::{BootMachine, GOOD_CMDLINE, MOUNTS, entry_text};
 use super::*;
-use crate::config::Watchdog;
+use crate::config::WatchdogPolicy;
 
-const BLESSING: &str = "usr/lib/systemd/system/systemd-bless-boot.service";
+const BLESS_UNIT: &str = "usr/lib/systemd/system/systemd-bless-boot.service";
 
-/// The kernel of the slot that runs.
-const KERNEL: &str = "efi/EFI/evenkeel/slot-a.efi";
+/// The kernel of the running slot.
+const RUNNING_KERNEL: &str = "efi/EFI/evenkeel/slot-a.efi";
 
 #[test]
-fn a_machine_that_is_as_it_should_be_has_no_faults() {
-    let machine = Machine::new();
+fn a_correct_machine_has_no_faults() {
+    let machine = BootMachine::new();
     let rescue = "sort-key rescue\nefi /EFI/rescue/linux.efi\n";
-    machine.entry("rescue.conf", rescue);
-    machine.entry("evenkeel-000002+2-1.conf", &text(2, "slot-b"));
-    assert_eq!(all(&machine.esp()), [""; 0]);
+    machine.write_entry("rescue.conf", rescue);
+    machine.write_entry("evenkeel-000002+2-1.conf", &entry_text(2, "slot-b"));
+    assert_eq!(find_faults(&machine.esp()), [""; 0]);
 }
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table of all faults")]
-fn each_fault_is_told_with_what_to_do() {
-    type Change = fn(&Machine);
-    let cases: [(Change, &str, &str); 27] = [
+fn each_fault_is_reported_with_its_remedy() {
+    type ChangeMachine = fn(&BootMachine);
+    let cases: [(ChangeMachine, &str, &str); 27] = [
         (
             |m| m.write("proc/self/mountinfo", MOUNTS.replace("/efi", "/elsewhere")),
             "the ESP is not mounted at /efi",
@@ -42,28 +42,28 @@ fn each_fault_is_told_with_what_to_do() {
             "",
         ),
         (
-            |m| std::fs::remove_file(m.path(KERNEL)).unwrap(),
-            "the ESP has no kernel of slot a, which runs, at EFI/evenkeel/slot-a.efi",
+            |m| std::fs::remove_file(m.path(RUNNING_KERNEL)).unwrap(),
+            "the ESP has no kernel of the running slot a at EFI/evenkeel/slot-a.efi",
             "copy it there from /usr/lib/evenkeel/boot",
         ),
         (
-            |m| m.write(KERNEL, ""),
-            "no kernel of slot a",
+            |m| m.write(RUNNING_KERNEL, ""),
+            "no kernel of the running slot a",
             "copy it there",
         ),
         (
             |m| m.write("efi/loader/loader.conf", "timeout 3\ndefault  debian-*\n"),
-            "says \"default debian-*\"",
+            "contains \"default debian-*\"",
             "remove that line",
         ),
         (
             |m| m.write("efi/loader/loader.conf", "preferred x.conf\n"),
-            "says \"preferred x.conf\"",
+            "contains \"preferred x.conf\"",
             "remove that line",
         ),
         (
             |m| m.write("efi/loader/loader.conf", "timeout menu-force\n"),
-            "wait for somebody",
+            "wait for input",
             "remove that line",
         ),
         (
@@ -72,79 +72,79 @@ fn each_fault_is_told_with_what_to_do() {
             "cannot read",
         ),
         (
-            |m| m.variable("LoaderEntryDefault", "debian.conf"),
+            |m| m.set_variable("LoaderEntryDefault", "debian.conf"),
             "LoaderEntryDefault is debian.conf",
             "bootctl set-default",
         ),
         (
-            |m| m.variable("LoaderEntryPreferred", "debian.conf"),
+            |m| m.set_variable("LoaderEntryPreferred", "debian.conf"),
             "LoaderEntryPreferred is debian.conf",
             "bootctl set-preferred",
         ),
         (
-            |m| m.variable("LoaderEntryOneShot", "auto-reboot-to-firmware-setup"),
+            |m| m.set_variable("LoaderEntryOneShot", "auto-reboot-to-firmware-setup"),
             "LoaderEntryOneShot",
             "bootctl set-oneshot",
         ),
         (
-            |m| m.variable("LoaderConfigTimeout", "menu-force"),
+            |m| m.set_variable("LoaderConfigTimeout", "menu-force"),
             "LoaderConfigTimeout is menu-force",
             "`bootctl set-timeout \"\"`",
         ),
         (
-            |m| m.variable("LoaderConfigTimeout", "4294967295"),
-            "waits for somebody",
+            |m| m.set_variable("LoaderConfigTimeout", "4294967295"),
+            "wait for input",
             "`bootctl set-timeout \"\"`",
         ),
         (
-            |m| m.variable("LoaderConfigTimeoutOneShot", "0"),
+            |m| m.set_variable("LoaderConfigTimeoutOneShot", "0"),
             "LoaderConfigTimeoutOneShot is 0",
             "`bootctl set-timeout-oneshot \"\"`",
         ),
         (
-            |m| m.bytes_of_variable("LoaderEntryOneShot", b"x"),
+            |m| m.set_variable_bytes("LoaderEntryOneShot", b"x"),
             "LoaderEntryOneShot cannot be read",
-            "it is no text",
+            "it is not a text",
         ),
         (
-            |m| m.bytes_of_variable("LoaderFeatures", &0x1ef_u64.to_le_bytes()),
+            |m| m.set_variable_bytes("LoaderFeatures", &0x1ef_u64.to_le_bytes()),
             "can count boots",
             "bootctl update",
         ),
         (
-            |m| m.bytes_of_variable("LoaderFeatures", &0x0ff_u64.to_le_bytes()),
+            |m| m.set_variable_bytes("LoaderFeatures", &0x0ff_u64.to_le_bytes()),
             "can sort by sort-key",
             "bootctl update",
         ),
         (
-            |m| m.variable("LoaderInfo", "systemd-boot 258.1-2"),
-            "258 and 259 miscount",
+            |m| m.set_variable("LoaderInfo", "systemd-boot 258.1-2"),
+            "258 and 259 count boots wrongly",
             "install another",
         ),
         (
-            |m| m.variable("LoaderInfo", "systemd-boot 259"),
-            "258 and 259 miscount",
+            |m| m.set_variable("LoaderInfo", "systemd-boot 259"),
+            "258 and 259 count boots wrongly",
             "install another",
         ),
         (
-            |m| m.variable("LoaderInfo", "GRUB 2.12"),
-            "started by GRUB 2.12",
+            |m| m.set_variable("LoaderInfo", "GRUB 2.12"),
+            "GRUB 2.12 started this system",
             "bootctl install",
         ),
         (
-            |m| m.unset("LoaderInfo"),
-            "no boot loader told",
+            |m| m.unset_variable("LoaderInfo"),
+            "no boot loader set its name",
             "mount efivarfs",
         ),
         (
-            |m| m.write(BLESSING, "[Service]\n"),
-            "systemd-bless-boot.service would keep an image",
+            |m| m.write(BLESS_UNIT, "[Service]\n"),
+            "systemd-bless-boot.service would bless an image",
             "systemctl mask",
         ),
         (
-            |m| m.entry("debian.conf", "sort-key debian\nlinux /vmlinuz\n"),
+            |m| m.write_entry("debian.conf", "sort-key debian\nlinux /vmlinuz\n"),
             "may start debian.conf",
-            "a sort-key behind",
+            "a sort-key after",
         ),
         (
             |m| m.write("efi/EFI/Linux/other+3.efi", "MZ"),
@@ -152,7 +152,7 @@ fn each_fault_is_told_with_what_to_do() {
             "remove it",
         ),
         (
-            |m| m.entry("by-hand.conf", &text(9, "slot-b")),
+            |m| m.write_entry("by-hand.conf", &entry_text(9, "slot-b")),
             "by-hand.conf starts a slot",
             "remove it",
         ),
@@ -166,110 +166,110 @@ fn each_fault_is_told_with_what_to_do() {
             "remove it",
         ),
     ];
-    for (change, what, answer) in cases {
-        let machine = Machine::new();
+    for (change, problem, answer) in cases {
+        let machine = BootMachine::new();
         change(&machine);
-        let faults = all(&machine.esp());
-        let told = |fault: &String| fault.contains(what) && fault.contains(answer);
-        assert!(faults.iter().any(told), "{what}: {faults:?}");
+        let faults = find_faults(&machine.esp());
+        let matches = |fault: &String| fault.contains(problem) && fault.contains(answer);
+        assert!(faults.iter().any(matches), "{problem}: {faults:?}");
     }
 }
 
 #[test]
-fn a_kernel_is_missed_only_if_it_is_known_what_runs_and_the_esp_is_there() {
-    let machine = Machine::new();
-    std::fs::remove_file(machine.path(KERNEL)).unwrap();
-    machine.partition(2, "rescue");
-    assert_eq!(all(&machine.esp()), [""; 0]);
-    machine.partition(2, "root-a");
-    assert_eq!(all(&machine.esp()).len(), 1);
+fn a_missing_kernel_is_reported_only_for_a_known_running_slot_on_a_mounted_esp() {
+    let machine = BootMachine::new();
+    std::fs::remove_file(machine.path(RUNNING_KERNEL)).unwrap();
+    machine.add_partition(2, "rescue");
+    assert_eq!(find_faults(&machine.esp()), [""; 0]);
+    machine.add_partition(2, "root-a");
+    assert_eq!(find_faults(&machine.esp()).len(), 1);
     machine.write("proc/self/mountinfo", MOUNTS.replace("/efi", "/elsewhere"));
-    let faults = all(&machine.esp());
+    let faults = find_faults(&machine.esp());
     assert_eq!(faults.len(), 1);
     assert!(faults[0].contains("is not mounted"), "{faults:?}");
 }
 
 #[test]
-fn a_loader_that_says_nothing_of_itself_can_nothing() {
-    let machine = Machine::new();
-    machine.unset("LoaderFeatures");
-    assert_eq!(all(&machine.esp()).len(), 2);
+fn a_loader_without_features_can_neither_count_nor_sort() {
+    let machine = BootMachine::new();
+    machine.unset_variable("LoaderFeatures");
+    assert_eq!(find_faults(&machine.esp()).len(), 2);
 }
 
 #[test]
-fn a_loader_that_waits_for_a_while_goes_on() {
-    let machine = Machine::new();
+fn a_finite_loader_timeout_is_accepted() {
+    let machine = BootMachine::new();
     for value in ["0", "5", "menu-hidden", "menu-disabled"] {
-        machine.variable("LoaderConfigTimeout", value);
-        assert_eq!(all(&machine.esp()), [""; 0], "{value}");
+        machine.set_variable("LoaderConfigTimeout", value);
+        assert_eq!(find_faults(&machine.esp()), [""; 0], "{value}");
     }
-    machine.variable("LoaderConfigTimeoutOneShot", "5");
-    assert_eq!(all(&machine.esp()), [""; 0]);
+    machine.set_variable("LoaderConfigTimeoutOneShot", "5");
+    assert_eq!(find_faults(&machine.esp()), [""; 0]);
 }
 
 #[test]
-fn a_missing_file_of_settings_is_none() {
-    let machine = Machine::new();
+fn a_missing_loader_conf_has_no_faults() {
+    let machine = BootMachine::new();
     std::fs::remove_file(machine.path("efi/loader/loader.conf")).unwrap();
-    assert_eq!(all(&machine.esp()), [""; 0]);
+    assert_eq!(find_faults(&machine.esp()), [""; 0]);
 }
 
 #[test]
-fn a_service_that_is_masked_blesses_nothing() {
-    let machine = Machine::new();
-    machine.write(BLESSING, "[Service]\n");
+fn a_masked_bless_unit_is_accepted() {
+    let machine = BootMachine::new();
+    machine.write(BLESS_UNIT, "[Service]\n");
     machine.write("etc/systemd/system/here", "");
     let mask = machine.path("etc/systemd/system/systemd-bless-boot.service");
     std::os::unix::fs::symlink("/dev/null", &mask).unwrap();
-    assert_eq!(all(&machine.esp()), [""; 0]);
-    // A link to another unit is no mask.
+    assert_eq!(find_faults(&machine.esp()), [""; 0]);
+    // A link to another unit does not mask it.
     std::fs::remove_file(&mask).unwrap();
     std::os::unix::fs::symlink("/usr/lib/systemd/system/x.service", &mask).unwrap();
-    assert_eq!(all(&machine.esp()).len(), 1);
+    assert_eq!(find_faults(&machine.esp()).len(), 1);
 }
 
 #[test]
 fn a_watchdog_is_demanded_only_where_it_is_required() {
-    let mut machine = Machine::new();
-    for watchdog in [Watchdog::Use, Watchdog::Ignore] {
+    let mut machine = BootMachine::new();
+    for watchdog in [WatchdogPolicy::Use, WatchdogPolicy::Ignore] {
         machine.config.watchdog = watchdog;
-        assert_eq!(all(&machine.esp()), [""; 0]);
+        assert_eq!(find_faults(&machine.esp()), [""; 0]);
     }
-    machine.config.watchdog = Watchdog::Require;
-    let faults = all(&machine.esp());
+    machine.config.watchdog = WatchdogPolicy::Require;
+    let faults = find_faults(&machine.esp());
     assert_eq!(faults.len(), 1);
     assert!(faults[0].contains("load the driver"), "{faults:?}");
     machine.write("sys/class/watchdog/watchdog0/identity", "i6300ESB timer\n");
-    assert_eq!(all(&machine.esp()), [""; 0]);
+    assert_eq!(find_faults(&machine.esp()), [""; 0]);
 }
 
 #[test]
-fn a_watchdog_that_cannot_be_stopped_is_one_only_if_somebody_feeds_it() {
-    let machine = Machine::new();
-    let says = |file: &str, word: &str| {
-        machine.write(&format!("sys/class/watchdog/watchdog0/{file}"), word);
-        watchdog(&machine.path("sys"), "a test wants one")
+fn a_nowayout_watchdog_is_accepted_only_if_systemd_feeds_it() {
+    let machine = BootMachine::new();
+    let fault_with = |file: &str, value: &str| {
+        machine.write(&format!("sys/class/watchdog/watchdog0/{file}"), value);
+        check_watchdog(&machine.path("sys"), "a test requires one")
     };
-    assert_eq!(says("nowayout", "0\n"), None);
-    let fault = says("nowayout", "1\n").unwrap();
+    assert_eq!(fault_with("nowayout", "0\n"), None);
+    let fault = fault_with("nowayout", "1\n").unwrap();
     assert!(
-        fault.contains("a test wants one: let systemd feed it"),
+        fault.contains("a test requires one: let systemd feed it"),
         "{fault}"
     );
-    assert!(says("state", "inactive\n").is_some());
-    assert_eq!(says("state", "active\n"), None);
+    assert!(fault_with("state", "inactive\n").is_some());
+    assert_eq!(fault_with("state", "active\n"), None);
 }
 
 #[test]
 fn a_command_line_must_reset_the_machine_wherever_the_kernel_stops() {
     let good = [
-        GOOD,
+        GOOD_CMDLINE,
         "panic=1 rd.emergency=reboot",
         "panic=-1 evenkeel.deadline=60 root=/dev/vda3",
         "panic=0 panic=5 evenkeel.deadline=60",
     ];
     for line in good {
-        assert_eq!(cmdline(line, Slot::B), Ok(()), "{line}");
+        assert_eq!(check_kernel_cmdline(line, Slot::B), Ok(()), "{line}");
     }
     let bad = [
         ("", "panic=N"),
@@ -289,7 +289,7 @@ fn a_command_line_must_reset_the_machine_wherever_the_kernel_stops() {
         ),
     ];
     for (line, why) in bad {
-        let said = cmdline(line, Slot::B).unwrap_err();
-        assert!(said.contains(why), "{line}: {said}");
+        let message = check_kernel_cmdline(line, Slot::B).unwrap_err();
+        assert!(message.contains(why), "{line}: {message}");
     }
 }

@@ -4,24 +4,24 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn entry(file: &str, fields: &str) -> Listed {
+fn foreign_entry(file: &str, fields: &str) -> LoaderEntry {
     let text = fields.replace(';', "\n");
-    Listed::parse(file, &format!("{text}\nefi /EFI/other/kernel.efi\n")).unwrap()
+    LoaderEntry::parse(file, &format!("{text}\nefi /EFI/other/kernel.efi\n")).unwrap()
 }
 
-fn ours(file: &str, slot: Slot) -> Listed {
-    let sequence = Name::parse(file, "conf").unwrap().id;
+fn own_entry(file: &str, slot: Slot) -> LoaderEntry {
+    let sequence = EntryName::parse(file, "conf").unwrap().id;
     let version = sequence.rsplit_once('-').unwrap().1.to_owned();
     let text = format!(
         "sort-key evenkeel\nversion {version}\nefi /{}\n",
-        kernel(slot)
+        kernel_path(slot)
     );
-    Listed::parse(file, &text).unwrap()
+    LoaderEntry::parse(file, &text).unwrap()
 }
 
 #[test]
-fn names_are_read_with_their_counters() {
-    let counted = |left, done| Some(Counter { left, done });
+fn names_are_parsed_with_their_counters() {
+    let counted = |left, done| Some(BootCounter { left, done });
     let cases = [
         ("evenkeel-000002.conf", Some(("evenkeel-000002", None))),
         (
@@ -37,14 +37,14 @@ fn names_are_read_with_their_counters() {
             Some(("EVENKEEL-000002", counted(0, 3))),
         ),
         ("linux+1+2.conf", Some(("linux+1", counted(2, 0)))),
-        // What is no counter belongs to the name.
+        // An invalid counter is a part of the ID.
         ("x+.conf", Some(("x+", None))),
         ("x+3-.conf", Some(("x+3-", None))),
         ("x+-3.conf", Some(("x+-3", None))),
         ("x+a.conf", Some(("x+a", None))),
         ("x++3.conf", Some(("x+", counted(3, 0)))),
         ("x+99999999999.conf", Some(("x+99999999999", None))),
-        // What the loader passes over.
+        // Files that the loader ignores.
         ("evenkeel-000002.conf.new", None),
         ("evenkeel-000002+3.new", None),
         (".hidden.conf", None),
@@ -53,15 +53,15 @@ fn names_are_read_with_their_counters() {
         ("conf", None),
         ("", None),
     ];
-    for (file, wanted) in cases {
-        let name = Name::parse(file, "conf");
+    for (file, expected) in cases {
+        let name = EntryName::parse(file, "conf");
         let name = name.as_ref().map(|name| (name.id.as_str(), name.counter));
-        assert_eq!(name, wanted, "{file}");
+        assert_eq!(name, expected, "{file}");
     }
 }
 
 #[test]
-fn files_of_ours_are_known_by_their_names() {
+fn own_files_are_recognized_by_their_names() {
     let cases = [
         ("evenkeel-000002.conf", Some((2, false))),
         ("evenkeel-000002+2-1.conf", Some((2, false))),
@@ -71,13 +71,13 @@ fn files_of_ours_are_known_by_their_names() {
         ("rescue.conf", None),
         ("evenkeel-000002", None),
     ];
-    for (file, wanted) in cases {
-        assert_eq!(super::ours(file), wanted, "{file}");
+    for (file, expected) in cases {
+        assert_eq!(super::parse_own_file_name(file), expected, "{file}");
     }
 }
 
 #[test]
-fn versions_are_compared_as_the_specification_says() {
+fn versions_are_compared_as_the_specification_defines() {
     let cases = [
         ("11", "11", Equal),
         ("systemd-123", "systemd-123", Equal),
@@ -113,11 +113,11 @@ fn versions_are_compared_as_the_specification_says() {
         ("123.1-1", "123a-1", Less),
         ("123a-1", "124-1", Less),
     ];
-    for (one, other, wanted) in cases {
-        assert_eq!(version_order(one, other), wanted, "{one} and {other}");
+    for (one, other, expected) in cases {
+        assert_eq!(compare_versions(one, other), expected, "{one} and {other}");
         assert_eq!(
-            version_order(other, one),
-            wanted.reverse(),
+            compare_versions(other, one),
+            expected.reverse(),
             "{other} and {one}"
         );
     }
@@ -126,41 +126,41 @@ fn versions_are_compared_as_the_specification_says() {
 proptest! {
     #[test]
     fn any_versions_can_be_compared(one in "[0-9a-zA-Z.~^_ é-]{0,12}", other in "[0-9a-zA-Z.~^_ é-]{0,12}") {
-        prop_assert_eq!(version_order(&one, &other), version_order(&other, &one).reverse());
-        prop_assert_eq!(version_order(&one, &one), Equal);
+        prop_assert_eq!(compare_versions(&one, &other), compare_versions(&other, &one).reverse());
+        prop_assert_eq!(compare_versions(&one, &one), Equal);
     }
 
     #[test]
     fn any_file_can_be_read(file in ".{0,40}", text in ".{0,200}") {
-        if let Some(entry) = Listed::parse(&format!("{file}.conf"), &text) {
-            of_slot(std::slice::from_ref(&entry), Slot::A);
-            foreign_first(&[entry]);
+        if let Some(entry) = LoaderEntry::parse(&format!("{file}.conf"), &text) {
+            slot_entry(std::slice::from_ref(&entry), Slot::A);
+            foreign_entries_before_ours(&[entry]);
         }
     }
 }
 
 #[test]
 fn the_loader_lists_entries_in_this_order() {
-    let wanted = [
-        entry("z-first.conf", "sort-key aaa;version 1"),
-        entry("m.conf", "sort-key evenkeel;machine-id 1;version 9"),
-        entry("b.conf", "sort-key evenkeel;machine-id 2;version 000010"),
-        entry("a.conf", "sort-key evenkeel;machine-id 2;version 9"),
-        entry("debian.conf", "sort-key evenkeel2;version 1"),
-        entry("z-2.conf", ""),
-        entry("z-1+3.conf", ""),
-        entry("z-1+2-1.conf", ""),
-        entry("z-1+2-2.conf", ""),
-        entry("spent+0-3.conf", "sort-key aaa;version 1"),
+    let expected = [
+        foreign_entry("z-first.conf", "sort-key aaa;version 1"),
+        foreign_entry("m.conf", "sort-key evenkeel;machine-id 1;version 9"),
+        foreign_entry("b.conf", "sort-key evenkeel;machine-id 2;version 000010"),
+        foreign_entry("a.conf", "sort-key evenkeel;machine-id 2;version 9"),
+        foreign_entry("debian.conf", "sort-key evenkeel2;version 1"),
+        foreign_entry("z-2.conf", ""),
+        foreign_entry("z-1+3.conf", ""),
+        foreign_entry("z-1+2-1.conf", ""),
+        foreign_entry("z-1+2-2.conf", ""),
+        foreign_entry("spent+0-3.conf", "sort-key aaa;version 1"),
     ];
-    let mut listed = wanted.to_vec();
+    let mut listed = expected.to_vec();
     listed.reverse();
-    listed.sort_by(order);
-    assert_eq!(listed, wanted);
+    listed.sort_by(compare_entries);
+    assert_eq!(listed, expected);
 }
 
 #[test]
-fn a_slot_is_known_by_the_kernel_that_its_entry_starts() {
+fn a_slot_is_found_by_the_kernel_that_its_entry_starts() {
     let cases = [
         ("efi /EFI/evenkeel/slot-a.efi", Some(Slot::A)),
         ("efi \t /efi/EVENKEEL/SLOT-B.EFI  ", Some(Slot::B)),
@@ -174,43 +174,43 @@ fn a_slot_is_known_by_the_kernel_that_its_entry_starts() {
         ("", None),
     ];
     for (text, slot) in cases {
-        let entry = Listed::parse("any.conf", text).unwrap();
+        let entry = LoaderEntry::parse("any.conf", text).unwrap();
         assert_eq!(entry.slot(), slot, "{text}");
     }
 }
 
 #[test]
-fn what_the_entries_say_of_a_slot() {
-    let plain = || ours("evenkeel-000001.conf", Slot::A);
-    assert_eq!(of_slot(&[], Slot::A), Entry::Absent);
-    assert_eq!(of_slot(&[plain()], Slot::A), Entry::Plain);
-    assert_eq!(of_slot(&[plain()], Slot::B), Entry::Absent);
-    let on_trial = [plain(), ours("EVENKEEL-000002+2-1.CONF", Slot::B)];
+fn the_entries_determine_the_boot_entry_of_a_slot() {
+    let plain = || own_entry("evenkeel-000001.conf", Slot::A);
+    assert_eq!(slot_entry(&[], Slot::A), BootEntry::Absent);
+    assert_eq!(slot_entry(&[plain()], Slot::A), BootEntry::Plain);
+    assert_eq!(slot_entry(&[plain()], Slot::B), BootEntry::Absent);
+    let on_trial = [plain(), own_entry("EVENKEEL-000002+2-1.CONF", Slot::B)];
     assert_eq!(
-        of_slot(&on_trial, Slot::B),
-        Entry::Counted { left: 2, done: 1 }
+        slot_entry(&on_trial, Slot::B),
+        BootEntry::Counted { left: 2, done: 1 }
     );
 }
 
 #[test]
-fn of_both_names_of_a_cut_rename_the_one_that_was_made_later_counts() {
+fn of_both_names_of_an_interrupted_rename_the_later_one_is_used() {
     let both = [
-        ours("evenkeel-000002+2-1.conf", Slot::B),
-        ours("evenkeel-000002.conf", Slot::B),
+        own_entry("evenkeel-000002+2-1.conf", Slot::B),
+        own_entry("evenkeel-000002.conf", Slot::B),
     ];
-    assert_eq!(of_slot(&both, Slot::B), Entry::Plain);
+    assert_eq!(slot_entry(&both, Slot::B), BootEntry::Plain);
     let counted = [
-        ours("evenkeel-000002+3.conf", Slot::B),
-        ours("evenkeel-000002+2-1.conf", Slot::B),
+        own_entry("evenkeel-000002+3.conf", Slot::B),
+        own_entry("evenkeel-000002+2-1.conf", Slot::B),
     ];
     assert_eq!(
-        of_slot(&counted, Slot::B),
-        Entry::Counted { left: 2, done: 1 }
+        slot_entry(&counted, Slot::B),
+        BootEntry::Counted { left: 2, done: 1 }
     );
 }
 
 #[test]
-fn entries_that_the_agent_could_not_have_written_are_strange() {
+fn entries_that_the_agent_could_not_have_written_are_invalid() {
     let text = |text: &str| format!("{text}\nefi /EFI/evenkeel/slot-b.efi");
     let good = "sort-key evenkeel\nversion 000002";
     let cases = [
@@ -241,21 +241,21 @@ fn entries_that_the_agent_could_not_have_written_are_strange() {
         ("evenkeel-000002+300.conf", text(good), "too large"),
     ];
     for (file, text, why) in cases {
-        let listed = [Listed::parse(file, &text).unwrap()];
-        let Entry::Strange(said) = of_slot(&listed, Slot::B) else {
-            panic!("{file} is not strange");
+        let listed = [LoaderEntry::parse(file, &text).unwrap()];
+        let BootEntry::Invalid(reason) = slot_entry(&listed, Slot::B) else {
+            panic!("{file} is not invalid");
         };
-        assert!(said.contains(file) && said.contains(why), "{said}");
+        assert!(reason.contains(file) && reason.contains(why), "{reason}");
     }
     let two = [
-        ours("evenkeel-000001.conf", Slot::A),
-        ours("evenkeel-000003+3.conf", Slot::A),
+        own_entry("evenkeel-000001.conf", Slot::A),
+        own_entry("evenkeel-000003+3.conf", Slot::A),
     ];
-    let Entry::Strange(said) = of_slot(&two, Slot::A) else {
-        panic!("two entries are not strange");
+    let BootEntry::Invalid(reason) = slot_entry(&two, Slot::A) else {
+        panic!("two entries are not invalid");
     };
     assert_eq!(
-        said,
+        reason,
         "several boot entries start slot a: evenkeel-000001.conf, evenkeel-000003+3.conf; remove all but one"
     );
 }
@@ -263,33 +263,35 @@ fn entries_that_the_agent_could_not_have_written_are_strange() {
 #[test]
 fn only_entries_of_others_that_start_something_are_foreign() {
     let listed = [
-        ours("evenkeel-000001.conf", Slot::A),
-        Listed::parse("evenkeel-000002+3.conf", "").unwrap(),
-        Listed::parse("empty.conf", "title nothing").unwrap(),
-        entry("rescue.conf", ""),
+        own_entry("evenkeel-000001.conf", Slot::A),
+        LoaderEntry::parse("evenkeel-000002+3.conf", "").unwrap(),
+        LoaderEntry::parse("empty.conf", "title nothing").unwrap(),
+        foreign_entry("rescue.conf", ""),
     ];
-    let files: Vec<&str> = foreign(&listed).map(|entry| entry.file.as_str()).collect();
+    let files: Vec<&str> = foreign_entries(&listed)
+        .map(|entry| entry.file.as_str())
+        .collect();
     assert_eq!(files, ["rescue.conf"]);
-    assert!(listed[1].is_left_over() && !listed[2].is_left_over());
+    assert!(listed[1].is_incomplete() && !listed[2].is_incomplete());
 }
 
 #[test]
-fn an_entry_of_others_must_not_come_before_ours_or_the_next_of_ours() {
-    let first = |file: &str, fields: &str, with: &[Listed]| {
+fn a_foreign_entry_must_not_precede_ours_or_our_next_one() {
+    let first = |file: &str, fields: &str, with: &[LoaderEntry]| {
         let mut listed = with.to_vec();
-        listed.push(entry(file, fields));
-        !foreign_first(&listed).is_empty()
+        listed.push(foreign_entry(file, fields));
+        !foreign_entries_before_ours(&listed).is_empty()
     };
-    let good = [ours("evenkeel-000005.conf", Slot::A)];
+    let good = [own_entry("evenkeel-000005.conf", Slot::A)];
     assert!(
         !first("rescue.conf", "", &good),
-        "without a key behind ours"
+        "no sort-key sorts after ours"
     );
     assert!(!first("rescue.conf", "sort-key rescue", &good));
     assert!(first("debian.conf", "sort-key debian", &good));
     assert!(
         !first("debian+0-3.conf", "sort-key debian", &good),
-        "given up"
+        "exhausted"
     );
     assert!(first("x.conf", "sort-key evenkeel;version 7", &good));
     assert!(
@@ -297,30 +299,33 @@ fn an_entry_of_others_must_not_come_before_ours_or_the_next_of_ours() {
         "before the good one"
     );
     assert!(!first("x.conf", "sort-key evenkeel;version 4", &good));
-    // Also while there is none of ours.
+    // The same without any entry of ours.
     assert!(first("debian.conf", "sort-key debian", &[]));
     assert!(!first("rescue.conf", "sort-key rescue", &[]));
 }
 
 #[test]
-fn what_the_agent_writes_it_reads() {
+fn a_written_entry_is_read_back() {
     let image = "1.1".to_owned() + &"é".repeat(200);
-    let text = text(Slot::B, ("edge\nsort-key aaa", &image), 7);
+    let text = format_entry(Slot::B, ("edge\nsort-key aaa", &image), 7);
     assert_eq!(text.lines().count(), 4, "{text}");
-    let file = format!("{}+3.conf", id(7));
+    let file = format!("{}+3.conf", entry_id(7));
     assert_eq!(file, "evenkeel-000007+3.conf");
-    let entry = Listed::parse(&file, &text).unwrap();
+    let entry = LoaderEntry::parse(&file, &text).unwrap();
     assert_eq!(entry.sequence(), Some(7));
     let listed = [entry];
     assert_eq!(
-        of_slot(&listed, Slot::B),
-        Entry::Counted { left: 3, done: 0 }
+        slot_entry(&listed, Slot::B),
+        BootEntry::Counted { left: 3, done: 0 }
     );
-    assert_eq!(slot_of_id(&listed, "evenkeel-000007.conf"), Some(Slot::B));
     assert_eq!(
-        slot_of_id(&listed, "EVENKEEL-000007+2-1.conf"),
+        find_slot_by_id(&listed, "evenkeel-000007.conf"),
         Some(Slot::B)
     );
-    assert_eq!(slot_of_id(&listed, "evenkeel-000007"), Some(Slot::B));
-    assert_eq!(slot_of_id(&listed, "evenkeel-000008.conf"), None);
+    assert_eq!(
+        find_slot_by_id(&listed, "EVENKEEL-000007+2-1.conf"),
+        Some(Slot::B)
+    );
+    assert_eq!(find_slot_by_id(&listed, "evenkeel-000007"), Some(Slot::B));
+    assert_eq!(find_slot_by_id(&listed, "evenkeel-000008.conf"), None);
 }

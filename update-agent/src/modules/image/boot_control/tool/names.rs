@@ -1,18 +1,19 @@
-//! How the tool names slots and kernels.
+//! Names of the slots and kernels for the tool.
 
 use super::super::mounts::Partition;
 use crate::modules::image::slots::Slot;
 
-/// The two kernels. Each belongs to the slot that runs it.
-const NAMES: [&str; 2] = ["linux.efi", "linux-2.efi"];
+/// Names of the two kernels. Each belongs to the slot that it starts.
+const KERNEL_NAMES: [&str; 2] = ["linux.efi", "linux-2.efi"];
 
-/// The numbers of the partitions of the two slots.
-const NUMBERS: [(Slot, u32); 2] = [(Slot::A, 2), (Slot::B, 6)];
+/// Numbers of the partitions of the two slots.
+const SLOT_PARTITION_NUMBERS: [(Slot, u32); 2] = [(Slot::A, 2), (Slot::B, 6)];
 
-/// The kernel that was started, and the one beside it.
-pub fn kernels(selected: &str) -> (&'static str, &'static str) {
-    let [first, second] = NAMES;
-    // Before its first update the system has one kernel of any name, which the tool renames to the first.
+/// The kernel that was started, and the other one.
+pub fn started_and_other_kernel(selected: &str) -> (&'static str, &'static str) {
+    let [first, second] = KERNEL_NAMES;
+    // Before its first update, the system has one kernel of any name. The tool renames it to the
+    // first name.
     if second.eq_ignore_ascii_case(selected) {
         (second, first)
     } else {
@@ -20,13 +21,13 @@ pub fn kernels(selected: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Whether the loader was told to start this kernel.
-pub fn is(named: Option<&str>, kernel: &str) -> bool {
-    named.is_some_and(|named| named.eq_ignore_ascii_case(kernel))
+/// Whether a variable of the loader names this kernel.
+pub fn is_kernel(name: Option<&str>, kernel: &str) -> bool {
+    name.is_some_and(|name| name.eq_ignore_ascii_case(kernel))
 }
 
-/// The slot of a device below `/dev`.
-pub fn slot_of(node: &str, partitions: &[Partition]) -> Option<Slot> {
+/// The slot of a device with this path relative to `/dev`.
+pub fn slot_of_device(node: &str, partitions: &[Partition]) -> Option<Slot> {
     match node {
         "mapper/rootfs_a" => Some(Slot::A),
         "mapper/rootfs_b" => Some(Slot::B),
@@ -37,9 +38,9 @@ pub fn slot_of(node: &str, partitions: &[Partition]) -> Option<Slot> {
     }
 }
 
-/// The slot that a partition is.
+/// The slot of a partition.
 pub fn slot_of_partition(partition: &Partition) -> Option<Slot> {
     let is_it = |(_, number): &&(Slot, u32)| *number == partition.number;
-    let (slot, _) = NUMBERS.iter().find(is_it)?;
+    let (slot, _) = SLOT_PARTITION_NUMBERS.iter().find(is_it)?;
     partition.label.starts_with("rootfs").then_some(*slot)
 }

@@ -1,4 +1,4 @@
-//! The record on the disk.
+//! The record on disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::*;
 
-fn place() -> (tempfile::TempDir, PathBuf) {
+fn record_path() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("slots.json");
     (folder, path)
@@ -20,77 +20,74 @@ fn open(path: &Path) -> Result<SlotFile, Failure> {
     SlotFile::open(path, Arc::new(TestClock::new(NOON)))
 }
 
-fn first_start() -> Seen {
-    seen(Slot::A, Entry::Plain, Entry::Absent)
+fn first_start() -> BootObservation {
+    boot_observation(Slot::A, BootEntry::Plain, BootEntry::Absent)
 }
 
-fn begin() -> Event {
-    Event::Begin {
-        what: image(2),
-        again: false,
+fn begin() -> SlotEvent {
+    SlotEvent::Begin {
+        image: slot_image(2),
+        allow_retry: false,
     }
 }
 
 #[test]
-fn what_was_said_is_on_the_disk() {
-    let (_folder, path) = place();
+fn each_step_is_stored_on_disk() {
+    let (_folder, path) = record_path();
     let file = open(&path).unwrap();
     assert_eq!(file.get(), Slots::default());
-    assert!(!path.exists(), "to look changes nothing");
+    assert!(!path.exists(), "reading changes nothing");
     assert!(file.reconcile(&first_start()).unwrap().is_empty());
     let slots = file.step(Slot::B, &begin(), &first_start()).unwrap();
-    assert_eq!(slots.b, SlotState::Writing(image(2)));
+    assert_eq!(slots.b, SlotState::Writing(slot_image(2)));
     assert_eq!(slots, file.get());
     assert_eq!(open(&path).unwrap().get(), slots);
 }
 
 #[test]
 fn every_state_is_read_as_it_was_written() {
-    let (_folder, path) = place();
+    let (_folder, path) = record_path();
     let states = [
         SlotState::Empty,
-        SlotState::Writing(image(2)),
-        SlotState::Written(What {
-            raw: Some(raw(2)),
-            ..image(2)
+        SlotState::Writing(slot_image(2)),
+        SlotState::Written(SlotImage {
+            raw: Some(raw_image(2)),
+            ..slot_image(2)
         }),
         armed("then"),
         trial(true),
-        doubted(),
-        SlotState::Good(image(2)),
+        undecided_trial(),
+        SlotState::Good(slot_image(2)),
         bad(),
     ];
     for state in states {
-        let mut slots = beside_a_good_one(state);
-        slots.brand(&image(3), "it panicked", NOON);
-        slots.doubt(&image(2).file, &doubt());
-        fs::write(&path, record::write(&slots).unwrap()).unwrap();
+        let mut slots = with_good_slot_a(state);
+        slots.remember_bad(&slot_image(3), "it panicked", NOON);
+        slots.count_undecided(&slot_image(2).file, &undecided_reason());
+        fs::write(&path, record::encode_slots(&slots).unwrap()).unwrap();
         assert_eq!(open(&path).unwrap().get(), slots);
     }
 }
 
 #[test]
-fn a_record_without_doubts_is_one_that_knows_none() {
-    let (_folder, path) = place();
-    let slots = beside_a_good_one(trial(false));
-    let written = record::write(&slots).unwrap();
+fn a_record_without_undecided_images_omits_their_fields() {
+    let (_folder, path) = record_path();
+    let slots = with_good_slot_a(trial(false));
+    let written = record::encode_slots(&slots).unwrap();
     let text = String::from_utf8(written.clone()).unwrap();
-    assert!(
-        !text.contains("doubt") && !text.contains("undecided"),
-        "{text}"
-    );
+    assert!(!text.contains("undecided"), "{text}");
     fs::write(&path, written).unwrap();
     assert_eq!(open(&path).unwrap().get(), slots);
 }
 
 #[test]
-fn what_says_nothing_new_is_not_written_and_neither_is_what_is_refused() {
-    let (_folder, path) = place();
+fn an_unchanged_record_and_a_refused_step_are_not_written() {
+    let (_folder, path) = record_path();
     let file = open(&path).unwrap();
     file.reconcile(&first_start()).unwrap();
     fs::remove_file(&path).unwrap();
     file.reconcile(&first_start()).unwrap();
-    file.step(Slot::B, &Event::NotTried, &first_start())
+    file.step(Slot::B, &SlotEvent::NotTried, &first_start())
         .unwrap();
     let refused = file.step(Slot::A, &begin(), &first_start()).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Plan);
@@ -98,13 +95,13 @@ fn what_says_nothing_new_is_not_written_and_neither_is_what_is_refused() {
         refused.reason,
         "to write an image is not possible: the slot root-a is what runs"
     );
-    assert!(!file.forget_bad(&image(2).file).unwrap());
+    assert!(!file.forget_bad(&slot_image(2).file).unwrap());
     assert!(!path.exists());
 }
 
 #[test]
-fn a_record_that_makes_no_sense_is_told_and_left_as_it_is() {
-    let (_folder, path) = place();
+fn an_invalid_record_is_reported_and_not_overwritten() {
+    let (_folder, path) = record_path();
     let file = open(&path).unwrap();
     file.reconcile(&first_start()).unwrap();
     let sound = fs::read_to_string(&path).unwrap();
@@ -119,7 +116,7 @@ fn a_record_that_makes_no_sense_is_told_and_left_as_it_is() {
         (unknown, "missing field `sequence`"),
         (no_good, "missing field `last_good`"),
         (state, "unknown variant `better`"),
-        (other_good, "calls the slot root-b the last good one"),
+        (other_good, "names the slot root-b as the last good one"),
         (half, "EOF"),
         ("\u{0}".repeat(64), "expected value"),
         (String::new(), "EOF"),
@@ -128,8 +125,11 @@ fn a_record_that_makes_no_sense_is_told_and_left_as_it_is() {
         fs::write(&path, &bad).unwrap();
         let failure = open(&path).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Storage);
-        let said = failure.reason;
-        assert!(said.contains(why) && said.contains("slots.json"), "{said}");
+        let message = failure.reason;
+        assert!(
+            message.contains(why) && message.contains("slots.json"),
+            "{message}"
+        );
         assert_eq!(fs::read_to_string(&path).unwrap(), bad);
     }
     fs::remove_file(&path).unwrap();
@@ -138,30 +138,30 @@ fn a_record_that_makes_no_sense_is_told_and_left_as_it_is() {
     assert_eq!(failure.kind, FailureKind::Storage, "it cannot be read");
 }
 
-/// As an older agent reads what a newer one wrote on its trial.
+/// An older agent reads the record that a newer one wrote during its trial.
 #[test]
-fn what_a_newer_agent_added_is_read_past_and_gone_with_the_next_step() {
-    let (_folder, path) = place();
+fn unknown_fields_of_a_newer_agent_are_ignored_and_lost_with_the_next_step() {
+    let (_folder, path) = record_path();
     let file = open(&path).unwrap();
     file.reconcile(&first_start()).unwrap();
-    let mut slots = beside_a_good_one(doubted());
-    if let SlotState::Trial { what, .. } = &mut slots.b {
-        what.raw = Some(raw(2));
+    let mut slots = with_good_slot_a(undecided_trial());
+    if let SlotState::Trial { image, .. } = &mut slots.b {
+        image.raw = Some(raw_image(2));
     }
-    slots.brand(&image(3), "it panicked", NOON);
-    slots.doubt(&image(2).file, &doubt());
-    let written = record::write(&slots).unwrap();
+    slots.remember_bad(&slot_image(3), "it panicked", NOON);
+    slots.count_undecided(&slot_image(2).file, &undecided_reason());
+    let written = record::encode_slots(&slots).unwrap();
     let mut newer: Value = serde_json::from_slice(&written).unwrap();
     let objects = [
         "",
         "/slots",
         "/slots/a/good",
         "/slots/b/trial",
-        "/slots/b/trial/what/raw",
-        "/slots/b/trial/doubt",
+        "/slots/b/trial/image/raw",
+        "/slots/b/trial/undecided_reason",
         "/slots/bad/0",
         "/slots/undecided/0",
-        "/slots/undecided/0/doubt",
+        "/slots/undecided/0/reason",
     ];
     for object in objects {
         let object = newer.pointer_mut(object).and_then(Value::as_object_mut);
@@ -173,13 +173,13 @@ fn what_a_newer_agent_added_is_read_past_and_gone_with_the_next_step() {
     let older = open(&path).unwrap();
 
     assert_eq!(older.get(), slots);
-    assert!(older.forget_bad(&image(3).file).unwrap());
+    assert!(older.forget_bad(&slot_image(3).file).unwrap());
     let text = fs::read_to_string(&path).unwrap();
     assert!(!text.contains("more"), "{text}");
 }
 
 #[test]
-fn a_record_that_cannot_be_written_is_not_gone_on_with() {
+fn a_record_that_cannot_be_written_stops_the_agent() {
     let file = open(Path::new("/proc/nowhere/slots.json")).unwrap();
     let failure = file.reconcile(&first_start()).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage);
@@ -188,31 +188,37 @@ fn a_record_that_cannot_be_written_is_not_gone_on_with() {
 
 #[test]
 fn an_image_that_failed_is_remembered_with_its_time_until_it_is_forgotten() {
-    let (_folder, path) = place();
+    let (_folder, path) = record_path();
     let clock = TestClock::new(NOON);
     let file = SlotFile::open(&path, Arc::new(clock.clone())).unwrap();
     file.reconcile(&first_start()).unwrap();
     let idle = first_start();
-    let on_trial = seen(Slot::B, Entry::Plain, counted(2, 1));
-    for event in [begin(), Event::Wrote(raw(2)), Event::Arm { again: false }] {
+    let on_trial = boot_observation(Slot::B, BootEntry::Plain, counted(2, 1));
+    for event in [
+        begin(),
+        SlotEvent::Wrote(raw_image(2)),
+        SlotEvent::Arm { allow_retry: false },
+    ] {
         file.step(Slot::B, &event, &idle).unwrap();
     }
     file.reconcile(&on_trial).unwrap();
     clock.advance(TimeDelta::minutes(10));
-    let failed = Event::Failed {
+    let failed = SlotEvent::Failed {
         why: "unit web.service failed".to_owned(),
         log: String::new(),
     };
     file.step(Slot::B, &failed, &on_trial).unwrap();
 
-    let again = open(&path).unwrap();
-    let slots = again.get();
-    let known = slots.known_bad(&image(2).file).expect("it is remembered");
-    assert_eq!(known.image_id, "1.2");
-    assert_eq!(known.at, NOON + TimeDelta::minutes(10));
-    again.step(Slot::B, &begin(), &idle).unwrap_err();
-    assert!(again.forget_bad(&image(2).file).unwrap());
-    assert!(!again.forget_bad(&image(2).file).unwrap());
+    let reopened = open(&path).unwrap();
+    let slots = reopened.get();
+    let bad_image = slots
+        .find_bad(&slot_image(2).file)
+        .expect("it is remembered");
+    assert_eq!(bad_image.image_id, "1.2");
+    assert_eq!(bad_image.at, NOON + TimeDelta::minutes(10));
+    reopened.step(Slot::B, &begin(), &idle).unwrap_err();
+    assert!(reopened.forget_bad(&slot_image(2).file).unwrap());
+    assert!(!reopened.forget_bad(&slot_image(2).file).unwrap());
     assert!(open(&path).unwrap().get().bad.is_empty());
-    again.step(Slot::B, &begin(), &idle).unwrap();
+    reopened.step(Slot::B, &begin(), &idle).unwrap();
 }

@@ -1,22 +1,24 @@
-//! A machine with two slots, in all its fates.
+//! A model of a machine with two slots, checked exhaustively.
 //!
-//! The search goes through every state that a small machine can come to: what is on its disks, what runs, and how far
-//! that has come in the order of writes. Anything may happen anywhere: the power goes, the agent is killed, the record
-//! is lost, a person chooses another slot in the loader's menu, a wish comes with an order or without, or is withdrawn;
-//! and what the boot control is asked to do may fail: an entry is not removed, or what proved itself is not kept. Or
-//! the server is away for a whole trial.
-//! The record is moved by the real [`step`] and [`reconcile`] alone.
+//! The search visits every reachable state of a small machine: the content of its disks, the
+//! running slot, and the progress in the order of the writes. Anything may happen at any time: the
+//! power fails, the agent is killed, the record is lost, a person selects another slot in the menu
+//! of the loader, an update is requested with or without permission to retry, or is withdrawn. A
+//! repair by the boot control may fail: an entry is not removed, or a healthy image is not blessed.
+//! The server may be unreachable for a whole trial. Only the real [`step`] and [`reconcile`] change
+//! the record.
 //!
-//! A write is one move, and the power goes before it or behind it. That is all that a cut can do to a write that is
-//! flushed before the next one begins; those that are more than one sector have further ends: a slot is torn first, and
-//! the rename that blesses an entry may lose both names. The counting of the loader is one write here.
+//! A write is one move, and the power fails before or after it. That covers every power cut during
+//! a write that is flushed before the next one begins. Writes of more than one sector have more
+//! outcomes: a slot is torn first, and the rename that blesses an entry may lose both names. The
+//! counting of the loader is one write here.
 //!
-//! The same search is made for a boot control that counts nothing and starts a slot once, which cannot tell an order
-//! that was followed from one that another slot was started in place of: an image that was never started may be called
-//! bad there, and is taken for tried here.
+//! The same search runs for a boot control that counts no boots and starts a slot once. It cannot
+//! distinguish an order that was followed from one in whose place another slot was started. So it
+//! may record an image as bad that was never started, and the model counts that image as tried.
 //!
-//! What step and reconcile do not look at is left out of a state: numbers of entries (the newest comes first), words,
-//! times, and all but the last boot of a trial.
+//! The state omits everything that `step` and `reconcile` ignore: sequence numbers (the newest
+//! entry comes first), texts, times, and all boots of a trial but the latest.
 
 mod laws;
 mod machine;
@@ -25,37 +27,38 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use self::laws::{goes_on, holds};
-use self::machine::{Machine, Place, Write};
+use self::laws::{check_always, check_at_rest};
+use self::machine::{ModelMachine, Phase, WriteStep};
 use super::*;
-use crate::modules::image::slots::table::MOST_UNDECIDED;
+use crate::modules::image::slots::table::MAX_UNDECIDED_TRIALS;
 
-/// The order of writes before a reset into a new image. [`super`] says why.
-const ORDER: [Write; 9] = [
-    Write::Intend,
-    Write::Withdraw,
-    Write::Tear,
-    Write::Fill,
-    Write::Wrote,
-    Write::Kernel,
-    Write::Arm,
-    Write::Enter,
-    Write::Reset,
+/// The order of the writes before the reset into a new image. The documentation of `slots` gives
+/// the reasons.
+const ORDER: [WriteStep; 9] = [
+    WriteStep::Intend,
+    WriteStep::Withdraw,
+    WriteStep::Tear,
+    WriteStep::Fill,
+    WriteStep::Wrote,
+    WriteStep::Kernel,
+    WriteStep::Arm,
+    WriteStep::Enter,
+    WriteStep::Reset,
 ];
 
-/// Nothing that is still at work takes more moves than this to come to rest.
-const MOST_MOVES: usize = 200;
+/// Maximum number of moves after which an undisturbed machine must rest.
+const MAX_MOVES_TO_REST: usize = 200;
 
-/// How something new is started.
+/// How a new image is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Control {
-    /// By an entry that the loader counts down.
+    /// By an entry whose boots the loader counts.
     Counts,
-    /// By an entry that it does not: wrong.
+    /// By an entry without a counter, which is wrong.
     CountsNothing,
-    /// By an order that the loader follows once, of which a mark is left.
+    /// By an order that the loader follows once, with a mark.
     Once,
-    /// The same without the mark: wrong.
+    /// The same without a mark, which is wrong.
     OnceUnmarked,
 }
 
@@ -65,11 +68,12 @@ impl Control {
     }
 }
 
-/// How the agent writes.
+/// Variant of the agent to check.
 struct Model {
-    order: Vec<Write>,
+    order: Vec<WriteStep>,
     control: Control,
-    /// Whether an entry is blessed before the image proved itself, as an image's own service may do.
+    /// Whether an entry is blessed before the image proved itself, as a service of the image might
+    /// do.
     is_blessed_early: bool,
 }
 
@@ -82,29 +86,30 @@ impl Model {
         }
     }
 
-    /// Where in the order something is written.
-    fn at(&self, write: Write) -> usize {
-        let found = self.order.iter().position(|one| *one == write);
-        found.expect("it is written")
+    /// Position of a write in the order.
+    fn position(&self, write: WriteStep) -> usize {
+        let index = self.order.iter().position(|one| *one == write);
+        index.expect("a write of the order")
     }
 
-    /// Where an armed slot is gone on with.
-    fn at_arming(&self) -> usize {
-        self.at(Write::Arm).min(self.at(Write::Enter))
+    /// Position at which an update of an armed slot continues.
+    fn arming_position(&self) -> usize {
+        self.position(WriteStep::Arm)
+            .min(self.position(WriteStep::Enter))
     }
 }
 
-/// Every machine that was come to, in the order in which it was found.
+/// All machines that were reached, in the order in which they were found.
 #[derive(Default)]
-struct Found {
-    machines: Vec<Machine>,
-    numbers: HashMap<Machine, usize>,
+struct Exploration {
+    machines: Vec<ModelMachine>,
+    numbers: HashMap<ModelMachine, usize>,
     parents: Vec<usize>,
     moves: usize,
 }
 
-impl Found {
-    fn add(&mut self, machine: Machine, parent: usize) {
+impl Exploration {
+    fn add(&mut self, machine: ModelMachine, parent: usize) {
         if self.numbers.contains_key(&machine) {
             return;
         }
@@ -113,7 +118,7 @@ impl Found {
         self.parents.push(parent);
     }
 
-    /// How a machine came about, for whoever has to mend it.
+    /// All states that lead to a machine, followed by the violated law.
     fn story(&self, number: usize, broken: &str) -> String {
         let mut way = vec![number];
         let mut at = number;
@@ -121,36 +126,36 @@ impl Found {
             at = self.parents[at];
             way.push(at);
         }
-        let mut told = String::new();
+        let mut text = String::new();
         for at in way.iter().rev() {
-            writeln!(told, "{:?}", self.machines[*at]).expect("to text");
+            writeln!(text, "{:?}", self.machines[*at]).expect("to text");
         }
-        told.push_str(broken);
-        told
+        text.push_str(broken);
+        text
     }
 }
 
-/// Goes to every machine that there can be, and looks whether all is as it must be.
-fn explore(model: &Model) -> Result<Found, String> {
-    let mut found = Found::default();
-    found.add(Machine::new(), 0);
+/// Visits every reachable machine and checks the laws that always hold.
+fn explore(model: &Model) -> Result<Exploration, String> {
+    let mut explored = Exploration::default();
+    explored.add(ModelMachine::new(), 0);
     let mut number = 0;
-    while let Some(machine) = found.machines.get(number).cloned() {
-        let moves = holds(&machine).and_then(|()| machine.moves(model));
-        let moves = moves.map_err(|broken| found.story(number, &broken))?;
-        found.moves += moves.len();
+    while let Some(machine) = explored.machines.get(number).cloned() {
+        let moves = check_always(&machine).and_then(|()| machine.moves(model));
+        let moves = moves.map_err(|broken| explored.story(number, &broken))?;
+        explored.moves += moves.len();
         for next in moves {
-            found.add(next, number);
+            explored.add(next, number);
         }
         number += 1;
     }
-    Ok(found)
+    Ok(explored)
 }
 
-/// Where each machine comes to rest if nothing happens to it any more.
-fn rests(model: &Model, found: &Found) -> Result<Vec<usize>, String> {
-    let mut rests: Vec<Option<usize>> = vec![None; found.machines.len()];
-    for start in 0..found.machines.len() {
+/// For each machine, the machine at which it rests if nothing disturbs it.
+fn find_rests(model: &Model, explored: &Exploration) -> Result<Vec<usize>, String> {
+    let mut rests: Vec<Option<usize>> = vec![None; explored.machines.len()];
+    for start in 0..explored.machines.len() {
         let mut way = Vec::new();
         let mut at = start;
         let rest = loop {
@@ -158,13 +163,13 @@ fn rests(model: &Model, found: &Found) -> Result<Vec<usize>, String> {
                 break rest;
             }
             way.push(at);
-            if way.len() > MOST_MOVES {
-                return Err(found.story(start, "it never comes to rest"));
+            if way.len() > MAX_MOVES_TO_REST {
+                return Err(explored.story(start, "it never comes to rest"));
             }
-            match found.machines[at].calm(model) {
-                Err(broken) => return Err(found.story(at, &broken)),
+            match explored.machines[at].next_undisturbed(model) {
+                Err(broken) => return Err(explored.story(at, &broken)),
                 Ok(None) => break at,
-                Ok(Some(next)) => at = found.numbers[&next],
+                Ok(Some(next)) => at = explored.numbers[&next],
             }
         };
         for number in way {
@@ -174,89 +179,99 @@ fn rests(model: &Model, found: &Found) -> Result<Vec<usize>, String> {
     Ok(rests.into_iter().flatten().collect())
 }
 
-/// All that must hold; what was found, or how the first machine came about for which it does not.
-fn judge(model: &Model) -> Result<Found, String> {
-    let found = explore(model)?;
-    let rests = rests(model, &found)?;
-    for (number, machine) in found.machines.iter().enumerate() {
+/// Checks all laws. Returns the reached machines, or the story of the first violation.
+fn check_model(model: &Model) -> Result<Exploration, String> {
+    let explored = explore(model)?;
+    let rests = find_rests(model, &explored)?;
+    for (number, machine) in explored.machines.iter().enumerate() {
         if rests[number] != number {
             continue;
         }
-        let until_rest = |next: Machine| &found.machines[rests[found.numbers[&next]]];
-        goes_on(machine, model, until_rest).map_err(|broken| found.story(number, &broken))?;
+        let until_rest = |next: ModelMachine| &explored.machines[rests[explored.numbers[&next]]];
+        check_at_rest(machine, model, until_rest)
+            .map_err(|broken| explored.story(number, &broken))?;
     }
-    Ok(found)
+    Ok(explored)
 }
 
-/// Judges, says how much there was, and how far all of it went.
-fn must_hold(model: &Model) -> Found {
+/// Checks all laws, prints statistics, and checks that the search covered all kinds of states.
+fn must_hold(model: &Model) -> Exploration {
     let start = Instant::now();
-    let found = judge(model).unwrap_or_else(|story| panic!("{story}"));
+    let explored = check_model(model).unwrap_or_else(|story| panic!("{story}"));
     println!(
         "{} states, {} moves, {:.1} s",
-        found.machines.len(),
-        found.moves,
+        explored.machines.len(),
+        explored.moves,
         start.elapsed().as_secs_f64()
     );
-    let places = |place: fn(&Place) -> bool| found.machines.iter().any(|one| place(&one.place));
-    assert!(places(|place| matches!(place, Place::Passing(2))));
-    assert!(places(|place| matches!(place, Place::Failing(2))));
-    assert!(places(|place| matches!(place, Place::Doubting(2))));
-    assert!(places(|place| matches!(place, Place::Disarming(1))));
+    let any_phase =
+        |phase: fn(&Phase) -> bool| explored.machines.iter().any(|one| phase(&one.phase));
+    assert!(any_phase(|phase| matches!(phase, Phase::Passing(2))));
+    assert!(any_phase(|phase| matches!(phase, Phase::Failing(2))));
+    assert!(any_phase(|phase| matches!(
+        phase,
+        Phase::EndingUndecided(2)
+    )));
+    assert!(any_phase(|phase| matches!(phase, Phase::Disarming(1))));
     assert!(
-        found.machines.len() > 10_000,
-        "the model has lost its moves"
+        explored.machines.len() > 10_000,
+        "the model has lost some of its moves"
     );
-    let is_counted = |one: &Machine| {
-        let undecided = one.record.undecided(&image(machine::GOOD).file);
-        undecided.is_some_and(|undecided| undecided.times == MOST_UNDECIDED)
+    let is_counted = |one: &ModelMachine| {
+        let undecided = one.record.find_undecided(&slot_image(machine::GOOD).file);
+        undecided.is_some_and(|undecided| undecided.times == MAX_UNDECIDED_TRIALS)
     };
     assert!(
-        found.machines.iter().any(is_counted),
-        "no server is ever away"
+        explored.machines.iter().any(is_counted),
+        "the server is never unreachable"
     );
-    // It was neither kept nor given up, and runs on.
-    let runs_on = |one: &Machine| one.place == Place::Idle && one.is_on_trial();
-    assert!(found.machines.iter().any(runs_on), "nothing ever fails");
-    found
+    // It was neither blessed nor given up, and still runs.
+    let runs_on = |one: &ModelMachine| one.phase == Phase::Idle && one.is_on_trial();
+    assert!(explored.machines.iter().any(runs_on), "nothing ever fails");
+    explored
 }
 
 #[test]
-fn whatever_happens_something_whole_boots_and_all_comes_to_rest_on_old_or_new() {
+fn in_every_case_a_complete_image_boots_and_the_machine_comes_to_rest() {
     must_hold(&Model::real());
 }
 
 #[test]
-fn whatever_happens_all_comes_to_rest_also_where_a_slot_is_started_once_and_nothing_counts() {
+fn with_one_shot_boots_the_machine_comes_to_rest_as_well() {
     let model = Model {
         control: Control::Once,
         ..Model::real()
     };
-    let found = must_hold(&model);
-    let is_marked = |one: &Machine| {
+    let explored = must_hold(&model);
+    let is_marked = |one: &ModelMachine| {
         Slot::ALL
             .iter()
-            .any(|slot| *one.entry(*slot) == Entry::Once)
+            .any(|slot| *one.entry(*slot) == BootEntry::OneShot)
     };
-    assert!(found.machines.iter().any(is_marked));
+    assert!(explored.machines.iter().any(is_marked));
 }
 
-/// What the first machine breaks that a wrong order leads to.
-fn broken(model: &Model) -> String {
-    match judge(model) {
-        Ok(found) => panic!("nothing is wrong in {} states", found.machines.len()),
+/// The law that a wrong model violates first.
+fn first_violation(model: &Model) -> String {
+    match check_model(model) {
+        Ok(explored) => panic!("no violation in {} states", explored.machines.len()),
         Err(story) => story.lines().last().unwrap_or_default().to_owned(),
     }
 }
 
 #[test]
-fn an_entry_that_stays_while_its_slot_is_torn_is_caught() {
-    let order = ORDER.into_iter().filter(|write| *write != Write::Withdraw);
+fn an_entry_that_remains_while_its_slot_is_written_is_caught() {
+    let order = ORDER
+        .into_iter()
+        .filter(|write| *write != WriteStep::Withdraw);
     let model = Model {
         order: order.collect(),
         ..Model::real()
     };
-    assert_eq!(broken(&model), "a boot entry names what is not whole");
+    assert_eq!(
+        first_violation(&model),
+        "a boot entry refers to an incomplete image"
+    );
 }
 
 #[test]
@@ -265,26 +280,35 @@ fn a_new_entry_without_a_counter_is_caught() {
         control: Control::CountsNothing,
         ..Model::real()
     };
-    assert_eq!(broken(&model), "what boots at last is not whole and good");
+    assert_eq!(
+        first_violation(&model),
+        "the final boot is not a complete and good image"
+    );
 }
 
 #[test]
 fn an_entry_before_its_record_is_caught() {
     let mut model = Model::real();
-    let (record, entry) = (model.at(Write::Arm), model.at(Write::Enter));
+    let (record, entry) = (
+        model.position(WriteStep::Arm),
+        model.position(WriteStep::Enter),
+    );
     model.order.swap(record, entry);
-    assert_eq!(broken(&model), "what may boot is no trial to the record");
+    assert_eq!(
+        first_violation(&model),
+        "a slot that may boot is not on trial in the record"
+    );
 }
 
 #[test]
-fn an_order_that_leaves_no_mark_is_caught() {
+fn a_one_shot_without_a_mark_is_caught() {
     let model = Model {
         control: Control::OnceUnmarked,
         ..Model::real()
     };
     assert_eq!(
-        broken(&model),
-        "what failed before is tried again without an order"
+        first_violation(&model),
+        "a failed image is tried again without permission"
     );
 }
 
@@ -294,5 +318,8 @@ fn a_blessing_before_the_proof_is_caught() {
         is_blessed_early: true,
         ..Model::real()
     };
-    assert_eq!(broken(&model), "what boots at last is not whole and good");
+    assert_eq!(
+        first_violation(&model),
+        "the final boot is not a complete and good image"
+    );
 }

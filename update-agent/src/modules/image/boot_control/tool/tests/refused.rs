@@ -1,18 +1,18 @@
-//! What the tool does not take.
+//! Files and paths that the tool does not accept.
 
 use super::*;
 
 #[tokio::test]
-async fn what_the_tool_does_not_take_is_refused_before_it_is_called() {
-    let (fake, boot) = FakeTool::new().boot();
+async fn an_unsupported_file_is_refused_before_the_tool_is_called() {
+    let (fake, boot) = FakeTool::new().into_tool();
     let stop = CancellationToken::new();
-    let mut spooled = fake.spooled(Form::Zstd);
+    let mut spooled = fake.spool(ImageFormat::Zstd);
     let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
     assert!(failure.reason.contains("zstd"), "{failure}");
 
     fake.machine.write("with space/file", "an image");
-    spooled.form = Form::Xz;
+    spooled.format = ImageFormat::Xz;
     spooled.path = fake.machine.path("with space/file");
     let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
@@ -22,30 +22,33 @@ async fn what_the_tool_does_not_take_is_refused_before_it_is_called() {
     );
 
     let failure = boot.write(Slot::A, &spooled, &stop).await.unwrap_err();
-    assert!(failure.reason.contains("that is not slot a"), "{failure}");
+    assert!(
+        failure.reason.contains("slot a is not that slot"),
+        "{failure}"
+    );
     stop.cancel();
-    let spooled = fake.spooled(Form::Raw);
+    let spooled = fake.spool(ImageFormat::Raw);
     let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Interrupted);
-    assert_eq!(fake.changes(), [""; 0]);
-    assert_eq!(fake::names(&fake.machine.path("spool")), ["file"]);
+    assert_eq!(fake.changing_calls(), [""; 0]);
+    assert_eq!(fake::file_names(&fake.machine.path("spool")), ["file"]);
 }
 
 #[test]
-fn an_image_that_the_tool_cannot_unpack_is_refused_before_it_is_fetched() {
-    let (_fake, boot) = FakeTool::new().boot();
+fn an_image_in_an_unsupported_format_is_refused_before_the_download() {
+    let (_fake, boot) = FakeTool::new().into_tool();
     let refused = |url: &str| {
         let url = url.to_owned();
-        boot.refuses(&ImageWish {
+        boot.refuse_spec(&ImageSpec {
             url,
-            ..ImageWish::sample("1.1")
+            ..ImageSpec::sample("1.1")
         })
     };
     for url in [
         "https://images.example/edge-1.1.raw.zst",
         "edge-1.1.raw.ZST?token=1",
     ] {
-        let failure = refused(url).expect("it is packed with zstd");
+        let failure = refused(url).expect("it is compressed with zstd");
         assert_eq!(failure.kind, FailureKind::Unsupported);
         assert!(failure.reason.contains("zstd"), "{failure}");
     }

@@ -1,48 +1,48 @@
-//! Calls that nobody waits for any longer, and agents that ended beside one.
+//! Calls that outlive their time limit, and agents that are killed during a call.
 
 use std::time::Instant;
 
 use super::*;
-use crate::lock::AgentLock;
-use crate::place::Place;
+use crate::agent_lock::AgentLock;
+use crate::paths::AgentPaths;
 use crate::runner::HostRunner;
 
-/// Programs of this machine take no longer.
-const SOON: Duration = Duration::from_secs(20);
+/// Time limit for programs of this machine.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn while_an_earlier_call_is_at_work_nothing_is_begun() {
-    let (fake, boot) = FakeTool::new().boot();
-    written(&fake, &boot).await;
-    let (note, changes) = (fake.note(), fake.changes());
+async fn nothing_starts_while_an_earlier_call_is_running() {
+    let (fake, boot) = FakeTool::new().into_tool();
+    write_image(&fake, &boot).await;
+    let (note, changes) = (fake.record(), fake.changing_calls());
     let stop = CancellationToken::new();
-    let spooled = fake.spooled(Form::Raw);
-    let earlier = AgentLock::take(&boot.lock()).unwrap();
+    let spooled = fake.spool(ImageFormat::Raw);
+    let earlier = AgentLock::acquire(&boot.lock_path()).unwrap();
     let refused = [
         boot.write(Slot::B, &spooled, &stop).await.map(drop),
         boot.withdraw(Slot::B).await,
-        boot.arm(Slot::B, &spooled_what(), 1).await,
+        boot.arm(Slot::B, &spooled_image(), 1).await,
     ];
     for failure in refused.map(Result::unwrap_err) {
-        assert!(failure.reason.contains("is still at work"), "{failure}");
+        assert!(failure.reason.contains("is still running"), "{failure}");
     }
-    assert_eq!((fake.note(), fake.changes()), (note, changes));
+    assert_eq!((fake.record(), fake.changing_calls()), (note, changes));
     drop(earlier);
-    boot.arm(Slot::B, &spooled_what(), 1).await.unwrap();
+    boot.arm(Slot::B, &spooled_image(), 1).await.unwrap();
 
-    // What it ordered does not count before it ends, nor can the slot be kept meanwhile.
-    let earlier = AgentLock::take(&boot.lock()).unwrap();
-    let seen = boot.look().await.unwrap();
-    assert!(matches!(&seen.b, Entry::Strange(why) if why.contains("at work")));
-    fake.reset();
+    // Its order is invalid until it ends, and the slot cannot be blessed meanwhile.
+    let earlier = AgentLock::acquire(&boot.lock_path()).unwrap();
+    let observed = boot.observe().await.unwrap();
+    assert!(matches!(&observed.b, BootEntry::Invalid(why) if why.contains("still running")));
+    fake.reboot();
     let failure = boot.bless(Slot::B).await.unwrap_err();
-    assert!(failure.reason.contains("is still at work"), "{failure}");
+    assert!(failure.reason.contains("is still running"), "{failure}");
     drop(earlier);
     boot.bless(Slot::B).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_tool_keeps_others_away_until_it_ends_whoever_waits_for_it() {
+async fn the_tool_holds_the_lock_until_it_ends() {
     let state = tempfile::tempdir().unwrap();
     let (begun, gate) = (state.path().join("begun"), state.path().join("gate"));
     let script = format!(
@@ -50,74 +50,89 @@ async fn the_tool_keeps_others_away_until_it_ends_whoever_waits_for_it() {
         begun.display(),
         gate.display()
     );
-    let place = Place::new("/", Some(state.path().to_owned()));
-    let boot = Tool::new(
-        System::of(&place),
+    let paths = AgentPaths::new("/", Some(state.path().to_owned()));
+    let boot = ImageTool::new(
+        SystemInterfaces::new(&paths),
         Arc::new(HostRunner::new(Path::new("/"))),
         Path::new("/bin/sh"),
         &ImageConfig::default(),
     );
-    let patience = Duration::from_millis(50);
-    let failure = boot.change(patience, &["-c", &script]).await.unwrap_err();
+    let timeout = Duration::from_millis(50);
+    let failure = boot
+        .run_change(timeout, &["-c", &script])
+        .await
+        .unwrap_err();
     assert!(failure.reason.starts_with("/bin/sh -c"), "{failure}");
     assert!(failure.reason.contains("did not end within"), "{failure}");
     let start = Instant::now();
     while !begun.exists() {
-        assert!(start.elapsed() < SOON, "it was not begun");
+        assert!(start.elapsed() < PROGRAM_TIMEOUT, "it does not start");
         tokio::task::yield_now().await;
     }
-    let failure = boot.change(SOON, &["-c", ":"]).await.unwrap_err();
-    assert!(failure.reason.contains("is still at work"), "{failure}");
+    let failure = boot
+        .run_change(PROGRAM_TIMEOUT, &["-c", ":"])
+        .await
+        .unwrap_err();
+    assert!(failure.reason.contains("is still running"), "{failure}");
 
     std::fs::write(gate, "").unwrap();
-    while boot.change(SOON, &["-c", ":"]).await.is_err() {
-        assert!(start.elapsed() < SOON, "it holds the lock for ever");
+    while boot
+        .run_change(PROGRAM_TIMEOUT, &["-c", ":"])
+        .await
+        .is_err()
+    {
+        assert!(
+            start.elapsed() < PROGRAM_TIMEOUT,
+            "it never releases the lock"
+        );
         tokio::task::yield_now().await;
     }
 }
 
-/// An agent that ended right behind `-a`.
-fn ordered(fake: &FakeTool, boot: &Tool) {
-    let mark = Mark {
+/// Simulates an agent that is killed right after `-a`.
+fn arm_without_check(fake: &FakeTool, boot: &ImageTool) {
+    let mark = TrialMark {
         slot: Slot::B,
         boot_id: "boot-1".to_owned(),
     };
-    let note = Note {
+    let note = ToolRecord {
         mark: Some(mark),
-        ..fake.note().expect("it was written")
+        ..fake.record().expect("it was written")
     };
-    note.write(&boot.note()).expect("a note");
-    fake.act(&["-a"]);
+    note.write(&boot.record_path()).expect("a note");
+    fake.execute(&["-a"]);
 }
 
 #[tokio::test]
-async fn what_was_ordered_and_not_compared_is_armed_if_it_is_whole() {
-    let (fake, boot) = FakeTool::new().boot();
-    written(&fake, &boot).await;
-    ordered(&fake, &boot);
-    assert_eq!(boot.look().await.unwrap().b, Entry::Once);
+async fn an_unchecked_one_shot_is_armed_if_its_kernel_is_complete() {
+    let (fake, boot) = FakeTool::new().into_tool();
+    write_image(&fake, &boot).await;
+    arm_without_check(&fake, &boot);
+    assert_eq!(boot.observe().await.unwrap().b, BootEntry::OneShot);
 }
 
 #[tokio::test]
-async fn what_was_ordered_and_is_torn_is_not_armed_and_is_ordered_anew_or_taken_back() {
-    for is_wanted in [true, false] {
-        let (fake, boot) = FakeTool::new().boot();
-        written(&fake, &boot).await;
-        fake.tears.store(true, Ordering::Relaxed);
-        ordered(&fake, &boot);
-        let seen = boot.look().await.unwrap();
-        assert!(matches!(&seen.b, Entry::Strange(why) if why.contains("copy it whole")));
+async fn an_unchecked_one_shot_with_a_truncated_kernel_is_not_armed() {
+    for is_desired in [true, false] {
+        let (fake, boot) = FakeTool::new().into_tool();
+        write_image(&fake, &boot).await;
+        fake.truncates_kernels.store(true, Ordering::Relaxed);
+        arm_without_check(&fake, &boot);
+        let observed = boot.observe().await.unwrap();
+        assert!(
+            matches!(&observed.b, BootEntry::Invalid(why) if why.contains("copy it completely"))
+        );
 
-        fake.tears.store(false, Ordering::Relaxed);
-        if is_wanted {
-            boot.arm(Slot::B, &spooled_what(), 1).await.unwrap();
-            assert_eq!(boot.look().await.unwrap().b, Entry::Once);
-            let changes = fake.changes();
+        fake.truncates_kernels.store(false, Ordering::Relaxed);
+        if is_desired {
+            boot.arm(Slot::B, &spooled_image(), 1).await.unwrap();
+            assert_eq!(boot.observe().await.unwrap().b, BootEntry::OneShot);
+            let changes = fake.changing_calls();
             assert_eq!(changes[1..], ["bootctl set-oneshot", "-a"]);
         } else {
             boot.withdraw(Slot::B).await.unwrap();
-            assert_eq!(boot.look().await.unwrap().b, Entry::Absent);
-            assert_eq!(fake.note().unwrap().mark, None);
+            assert_eq!(boot.observe().await.unwrap().b, BootEntry::Absent);
+            assert_eq!(fake.record().unwrap().mark, None);
         }
     }
 }

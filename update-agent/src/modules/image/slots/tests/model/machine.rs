@@ -1,92 +1,96 @@
-//! The machine: its disks, what runs on it, and what comes of it if nothing happens.
+//! The machine: its disks, what runs on it, and how it continues if nothing disturbs it.
 
 mod ends;
 mod moves;
 
 use super::*;
 
-/// So often a new entry may be tried.
+/// Number of boots of a new entry.
 const TRIES: u8 = 3;
 
-/// The image that the machine came with.
+/// The image that was installed at first.
 pub const FIRST: u8 = 0;
-/// One that is wished for and does well.
+/// An image for an update that is healthy.
 pub const GOOD: u8 = 1;
-/// One that is wished for and is never healthy.
+/// An image for an update that is never healthy.
 pub const BROKEN: u8 = 2;
 
-/// What happens, or what comes of a machine that breaks a law.
-pub type Outcome<T> = Result<T, String>;
+/// A result; the error is the violated law.
+pub type LawResult<T> = Result<T, String>;
 
 /// One write of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Write {
-    /// W0.
+pub enum WriteStep {
+    /// The record says that an image is about to be written.
     Intend,
-    /// W1.
+    /// The boot entries of the slot are removed.
     Withdraw,
-    /// W2 begins.
+    /// Writing the slot begins.
     Tear,
-    /// W2 ends.
+    /// Writing the slot ends.
     Fill,
-    /// W3.
+    /// The record says that the image is complete.
     Wrote,
-    /// W4.
+    /// The kernel is installed.
     Kernel,
-    /// W5.
+    /// The record says that the slot is armed.
     Arm,
-    /// W6.
+    /// The boot entry is created.
     Enter,
-    /// The reset.
+    /// The machine is reset.
     Reset,
 }
 
-/// What lies in a slot.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Content {
+pub enum SlotContent {
     Torn,
     Whole(u8),
 }
 
-/// How far what runs has come. Numbers count the writes that are done.
+/// Progress of the machine. Numbers count the completed writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// Nothing runs: the loader is next.
+pub enum Phase {
+    /// The machine is off: the loader is next.
     Off,
-    /// The agent is about to look and to reconcile.
+    /// The agent is about to observe and reconcile.
     Start,
-    /// These are to be mended.
-    Mending(Vec<Mend>),
+    /// These repairs are to be made.
+    Repairing(Vec<BootRepair>),
     /// The image on trial is being judged.
     Trial,
-    /// It is healthy: W9 to W11.
+    /// The image is healthy: it is recorded, blessed and committed.
     Passing(u8),
-    /// It is not: U1 to U3.
+    /// The image is not healthy: that is recorded, its entry is removed, and the machine is reset.
     Failing(u8),
-    /// Nobody can say, because the server is away: U1 to U3.
-    Doubting(u8),
-    /// The reboot was hindered: what was armed is taken back.
+    /// The server is unreachable: that is recorded, the entry is removed, and the machine is reset.
+    EndingUndecided(u8),
+    /// The reboot was prevented: the armed slot is disarmed.
     Disarming(u8),
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Idle,
-    /// An image is being brought into the other slot.
-    Updating { done: usize, image: u8, again: bool },
+    /// An image is being installed in the other slot.
+    Updating {
+        done: usize,
+        image: u8,
+        allow_retry: bool,
+    },
 }
 
 /// The whole machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Machine {
+pub struct ModelMachine {
     pub record: Slots,
-    entries: [Entry; 2],
-    /// Whose entry is the newer one: the loader takes it first.
+    entries: [BootEntry; 2],
+    /// The slot whose entry is newer: the loader prefers it.
     newer: Slot,
-    /// Whether the loader has the order to start that slot once.
+    /// Whether the loader has a one-shot order for that slot.
     is_ordered: bool,
     kernels: [Option<u8>; 2],
-    contents: [Content; 2],
-    /// The slot that runs, and the number of the boot.
+    contents: [SlotContent; 2],
+    /// The running slot and the number of the boot.
     running: Option<(Slot, u8)>,
-    pub place: Place,
+    pub phase: Phase,
     /// Which images were booted on trial, as far as the record ever knew.
     pub tried: [bool; 3],
     /// Whether the record was lost once.
@@ -97,31 +101,31 @@ fn index(slot: Slot) -> usize {
     usize::from(slot == Slot::B)
 }
 
-impl Machine {
-    /// As it came from its maker: the first image in slot a, and no record.
+impl ModelMachine {
+    /// A new machine: the first image in slot A, and no record.
     pub fn new() -> Self {
         Self {
             record: Slots::default(),
-            entries: [Entry::Plain, Entry::Absent],
+            entries: [BootEntry::Plain, BootEntry::Absent],
             newer: Slot::A,
             is_ordered: false,
             kernels: [Some(FIRST), None],
-            contents: [Content::Whole(FIRST), Content::Torn],
+            contents: [SlotContent::Whole(FIRST), SlotContent::Torn],
             running: None,
-            place: Place::Off,
+            phase: Phase::Off,
             tried: [false; 3],
             lost: false,
         }
     }
 
-    pub fn entry(&self, slot: Slot) -> &Entry {
+    pub fn entry(&self, slot: Slot) -> &BootEntry {
         &self.entries[index(slot)]
     }
 
-    /// The image that a slot can boot: root and kernel are whole and of one image.
+    /// The image that a slot can boot: its content is complete and its kernel is of the same image.
     pub fn bootable(&self, slot: Slot) -> Option<u8> {
         match self.contents[index(slot)] {
-            Content::Whole(image) if self.kernels[index(slot)] == Some(image) => Some(image),
+            SlotContent::Whole(image) if self.kernels[index(slot)] == Some(image) => Some(image),
             _ => None,
         }
     }
@@ -130,129 +134,132 @@ impl Machine {
         self.running.expect("something runs").0
     }
 
-    /// Whether what runs is neither kept nor given up.
+    /// Whether the running slot is neither blessed nor given up.
     pub fn is_on_trial(&self) -> bool {
         matches!(self.record.state(self.running()), SlotState::Trial { .. })
     }
 
-    /// Whether the loader would start by itself what has this entry, and not for ever.
-    pub fn is_to_start(&self, entry: &Entry) -> bool {
+    /// Whether the loader would start a slot with this entry by itself, but not permanently.
+    pub fn is_to_start(&self, entry: &BootEntry) -> bool {
         match entry {
-            Entry::Counted { left, .. } => *left > 0,
-            // One that runs has no order any more.
-            Entry::Once => self.is_ordered,
+            BootEntry::Counted { left, .. } => *left > 0,
+            // The order of a running slot was already followed.
+            BootEntry::OneShot => self.is_ordered,
             _ => false,
         }
     }
 
-    fn seen(&self) -> Seen {
+    fn observe(&self) -> BootObservation {
         let boot = self.running.expect("something runs").1;
         let [a, b] = self.entries.clone();
-        Seen {
+        BootObservation {
             boot_id: boot.to_string(),
-            ..seen(self.running(), a, b)
+            ..boot_observation(self.running(), a, b)
         }
     }
 
-    pub fn to(&self, place: Place) -> Self {
+    pub fn with_phase(&self, phase: Phase) -> Self {
         Self {
-            place,
+            phase,
             ..self.clone()
         }
     }
 
-    fn off(&self) -> Self {
+    fn powered_off(&self) -> Self {
         Self {
             running: None,
-            ..self.to(Place::Off)
+            ..self.with_phase(Phase::Off)
         }
     }
 
-    fn with_entry(mut self, slot: Slot, entry: Entry) -> Self {
+    fn with_entry(mut self, slot: Slot, entry: BootEntry) -> Self {
         self.entries[index(slot)] = entry;
         self
     }
 
-    fn with_content(mut self, slot: Slot, content: Content) -> Self {
+    fn with_content(mut self, slot: Slot, content: SlotContent) -> Self {
         self.contents[index(slot)] = content;
         self
     }
 
     fn with_record(mut self, record: Slots) -> Self {
-        self.record = bare(record);
+        self.record = normalize(record);
         self
     }
 
-    /// The record moves as the table says.
-    fn step(&self, slot: Slot, event: &Event, place: Place) -> Result<Self, Refused> {
-        let record = step(&self.record, slot, event, &self.seen(), NOON)?;
-        Ok(self.to(place).with_record(record))
+    /// Applies an event to the record.
+    fn step(&self, slot: Slot, event: &SlotEvent, phase: Phase) -> Result<Self, SlotError> {
+        let record = step(&self.record, slot, event, &self.observe(), NOON)?;
+        Ok(self.with_phase(phase).with_record(record))
     }
 
-    /// The same where the agent counts on it.
-    fn must_step(&self, slot: Slot, event: &Event, place: Place) -> Outcome<Self> {
-        self.step(slot, event, place)
-            .map_err(|refused| format!("what must be noted is refused: {refused}"))
+    /// Applies an event that must not be refused.
+    fn must_step(&self, slot: Slot, event: &SlotEvent, phase: Phase) -> LawResult<Self> {
+        self.step(slot, event, phase)
+            .map_err(|refused| format!("a mandatory event is refused: {refused}"))
     }
 
-    /// The last good slot is left alone by everybody.
-    fn left_alone(&self, slot: Slot) -> Outcome<()> {
+    /// The last good slot must not be changed.
+    fn check_not_last_good(&self, slot: Slot) -> LawResult<()> {
         if self.record.last_good == Some(slot) {
             return Err("the last good slot is written or loses its entry".to_owned());
         }
         Ok(())
     }
 
-    fn withdrawn(&self, model: &Model, slot: Slot, place: Place) -> Outcome<Self> {
-        self.left_alone(slot)?;
-        let next = self.to(place);
+    fn withdraw(&self, model: &Model, slot: Slot, phase: Phase) -> LawResult<Self> {
+        self.check_not_last_good(slot)?;
+        let next = self.with_phase(phase);
         if !model.control.is_once() {
-            return Ok(next.with_entry(slot, Entry::Absent));
+            return Ok(next.with_entry(slot, BootEntry::Absent));
         }
         if self.running() == slot {
-            // The order was followed, and its mark may be all that says so.
+            // The order was followed, and its mark may be the only evidence.
             return Ok(next);
         }
         Ok(Self {
             is_ordered: false,
-            ..next.with_entry(slot, Entry::Absent)
+            ..next.with_entry(slot, BootEntry::Absent)
         })
     }
 
-    /// What runs starts from now on.
-    fn blessed(&self, model: &Model, slot: Slot, place: Place) -> Self {
-        let next = self.to(place).with_entry(slot, Entry::Plain);
+    /// Makes a slot the permanent default.
+    fn bless(&self, model: &Model, slot: Slot, phase: Phase) -> Self {
+        let next = self.with_phase(phase).with_entry(slot, BootEntry::Plain);
         if model.control.is_once() {
-            // There is one that starts by default, and this is it.
-            return next.with_entry(slot.other(), Entry::Absent);
+            // There is only one default slot.
+            return next.with_entry(slot.other(), BootEntry::Absent);
         }
         next
     }
 
-    /// The slot that the loader takes by itself: the newest that is not used up.
+    /// The slot that the loader starts by itself: the newest one whose counter is not used up.
     pub fn choice(&self) -> Option<Slot> {
         if self.is_ordered {
             return Some(self.newer);
         }
-        let is_used_up = |slot: &Slot| matches!(self.entry(*slot), Entry::Counted { left: 0, .. });
+        let is_used_up =
+            |slot: &Slot| matches!(self.entry(*slot), BootEntry::Counted { left: 0, .. });
         [self.newer, self.newer.other()]
             .into_iter()
-            .filter(|slot| !matches!(self.entry(*slot), Entry::Absent | Entry::Once))
+            .filter(|slot| !matches!(self.entry(*slot), BootEntry::Absent | BootEntry::OneShot))
             .min_by_key(is_used_up)
     }
 
-    /// The loader counts and starts a slot. What is not whole hangs, and is reset.
+    /// The loader counts a boot and starts a slot. An incomplete slot hangs, and the machine is
+    /// reset.
     fn boot(&self, model: &Model, slot: Slot) -> Self {
         let mut next = self.clone();
         if self.is_ordered {
-            // Whatever it starts, it has followed its order.
+            // The order is used up, whichever slot starts.
             next = next.try_out(self.newer);
             next.is_ordered = false;
-        } else if model.control == Control::OnceUnmarked && *self.entry(slot.other()) == Entry::Once
+        } else if model.control == Control::OnceUnmarked
+            && *self.entry(slot.other()) == BootEntry::OneShot
         {
-            next = next.with_entry(slot.other(), Entry::Absent);
+            next = next.with_entry(slot.other(), BootEntry::Absent);
         }
-        if let Entry::Counted { left, done } = &mut next.entries[index(slot)]
+        if let BootEntry::Counted { left, done } = &mut next.entries[index(slot)]
             && *left > 0
         {
             *left -= 1;
@@ -264,29 +271,29 @@ impl Machine {
         let boot = self.next_boot();
         Self {
             running: Some((slot, boot)),
-            ..next.try_out(slot).to(Place::Start)
+            ..next.try_out(slot).with_phase(Phase::Start)
         }
     }
 
-    /// What lies in a slot is tried from here on, if the record knows it for what it is.
+    /// Marks the image in a slot as tried, if the record knows which image it is.
     fn try_out(mut self, slot: Slot) -> Self {
         let state = self.record.state(slot);
         let is_trial = matches!(
             state,
             SlotState::Armed { .. } | SlotState::Trial { .. } | SlotState::Bad { .. }
         );
-        let known = state.what().filter(|_| is_trial).map(|what| what.file);
-        // Of the first image no record knows the file.
+        let recorded_file = state.image().filter(|_| is_trial).map(|stored| stored.file);
+        // The record does not know the file of the first image.
         let image = self.bootable(slot).filter(|image| *image != FIRST);
         if let Some(image) = image
-            && known == Some(super::image(image).file)
+            && recorded_file == Some(super::slot_image(image).file)
         {
             self.tried[usize::from(image)] = true;
         }
         self
     }
 
-    /// The smallest number of a boot that the record does not name.
+    /// The smallest boot number that the record does not contain.
     fn next_boot(&self) -> u8 {
         let is_named = |boot: &u8| {
             let boot = boot.to_string();
@@ -303,37 +310,39 @@ impl Machine {
             .expect("a record names few")
     }
 
-    /// What comes next if nothing happens to it; `None` if it rests.
-    pub fn calm(&self, model: &Model) -> Outcome<Option<Self>> {
-        let next = match &self.place {
-            Place::Off => self.boot(model, self.choice().ok_or("nothing boots")?),
-            Place::Start => self.reconciled(),
-            Place::Mending(mends) => self.mended(model, mends)?,
-            Place::Trial => self.judged(model),
-            Place::Passing(done) => self.passing(model, *done)?,
-            Place::Failing(done) => self.failing(model, *done)?,
-            Place::Doubting(done) => self.doubting(model, *done)?,
-            Place::Disarming(0) => {
-                self.withdrawn(model, self.running().other(), Place::Disarming(1))?
+    /// The next state of an undisturbed machine; `None` if it rests.
+    pub fn next_undisturbed(&self, model: &Model) -> LawResult<Option<Self>> {
+        let next = match &self.phase {
+            Phase::Off => self.boot(model, self.choice().ok_or("nothing boots")?),
+            Phase::Start => self.reconcile(),
+            Phase::Repairing(repairs) => self.repair_next(model, repairs)?,
+            Phase::Trial => self.judge_trial(model),
+            Phase::Passing(done) => self.pass_next(model, *done)?,
+            Phase::Failing(done) => self.fail_next(model, *done)?,
+            Phase::EndingUndecided(done) => self.end_undecided_next(model, *done)?,
+            Phase::Disarming(0) => {
+                self.withdraw(model, self.running().other(), Phase::Disarming(1))?
             }
-            Place::Disarming(_) => {
-                self.must_step(self.running().other(), &Event::NotTried, Place::Idle)?
+            Phase::Disarming(_) => {
+                self.must_step(self.running().other(), &SlotEvent::NotTried, Phase::Idle)?
             }
-            Place::Updating { done, image, again } => {
-                self.updating(model, *done, *image, *again)?
-            }
-            Place::Idle => {
-                // The journal knows what was ordered.
+            Phase::Updating {
+                done,
+                image,
+                allow_retry,
+            } => self.update_next(model, *done, *image, *allow_retry)?,
+            Phase::Idle => {
+                // The journal stores the permission to retry.
                 let armed = |image: &u8| self.other_is_armed_with(*image);
                 match [GOOD, BROKEN].into_iter().find(armed) {
-                    Some(image) => self.to(Place::Updating {
-                        done: model.at_arming(),
+                    Some(image) => self.with_phase(Phase::Updating {
+                        done: model.arming_position(),
                         image,
-                        again: true,
+                        allow_retry: true,
                     }),
-                    None if self.reconciled() == *self => return Ok(None),
-                    // What could not be done is done at the next start.
-                    None => self.to(Place::Start),
+                    None if self.reconcile() == *self => return Ok(None),
+                    // The next start repeats a repair that failed.
+                    None => self.with_phase(Phase::Start),
                 }
             }
         };
@@ -343,112 +352,127 @@ impl Machine {
     fn other_is_armed_with(&self, image: u8) -> bool {
         matches!(
             self.record.state(self.running().other()),
-            SlotState::Armed { what, .. } if what.file == super::image(image).file
+            SlotState::Armed { image: stored, .. } if stored.file == super::slot_image(image).file
         )
     }
 
-    fn reconciled(&self) -> Self {
-        let (record, mends) = reconcile(&self.record, &self.seen(), NOON);
+    fn reconcile(&self) -> Self {
+        let (record, repairs) = reconcile(&self.record, &self.observe(), NOON);
         let next = self.clone().with_record(record);
-        if mends.is_empty() {
-            return next.gone_on();
+        if repairs.is_empty() {
+            return next.after_repairs();
         }
-        next.to(Place::Mending(mends))
+        next.with_phase(Phase::Repairing(repairs))
     }
 
-    /// Behind the mends.
-    fn gone_on(&self) -> Self {
+    /// Continues after the repairs.
+    fn after_repairs(&self) -> Self {
         if self.is_on_trial() {
-            return self.to(Place::Trial);
+            return self.with_phase(Phase::Trial);
         }
-        self.to(Place::Idle)
+        self.with_phase(Phase::Idle)
     }
 
-    fn mended(&self, model: &Model, mends: &[Mend]) -> Outcome<Self> {
-        let Some((mend, rest)) = mends.split_first() else {
-            return Ok(self.to(Place::Start));
+    fn repair_next(&self, model: &Model, repairs: &[BootRepair]) -> LawResult<Self> {
+        let Some((repair, rest)) = repairs.split_first() else {
+            return Ok(self.with_phase(Phase::Start));
         };
-        let place = Place::Mending(rest.to_vec());
-        match mend {
-            Mend::Withdraw(slot) => self.withdrawn(model, *slot, place),
-            Mend::Bless(slot) => Ok(self.blessed(model, *slot, place)),
-            Mend::Reset => Ok(self.off()),
+        let phase = Phase::Repairing(rest.to_vec());
+        match repair {
+            BootRepair::Withdraw(slot) => self.withdraw(model, *slot, phase),
+            BootRepair::Bless(slot) => Ok(self.bless(model, *slot, phase)),
+            BootRepair::Reset => Ok(self.powered_off()),
         }
     }
 
-    /// The next write of the order. What the guards refuse is left.
-    fn updating(&self, model: &Model, done: usize, image: u8, again: bool) -> Outcome<Self> {
+    /// Makes the next write of the order. If a guard refuses it, the update ends.
+    fn update_next(
+        &self,
+        model: &Model,
+        done: usize,
+        image: u8,
+        allow_retry: bool,
+    ) -> LawResult<Self> {
         let slot = self.running().other();
-        let next = Place::Updating {
+        let next = Phase::Updating {
             done: done + 1,
             image,
-            again,
+            allow_retry,
         };
-        let begin = Event::Begin {
-            what: super::image(image),
-            again,
+        let begin = SlotEvent::Begin {
+            image: super::slot_image(image),
+            allow_retry,
         };
         let entry = match model.control {
             Control::Counts => counted(TRIES, 0),
-            Control::CountsNothing => Entry::Plain,
-            Control::Once | Control::OnceUnmarked => Entry::Once,
+            Control::CountsNothing => BootEntry::Plain,
+            Control::Once | Control::OnceUnmarked => BootEntry::OneShot,
         };
         Ok(match model.order[done] {
-            Write::Intend => self
+            WriteStep::Intend => self
                 .step(slot, &begin, next)
-                .unwrap_or_else(|_| self.to(Place::Idle)),
-            Write::Withdraw => self.withdrawn(model, slot, next)?,
-            Write::Tear => {
-                self.left_alone(slot)?;
-                self.to(next).with_content(slot, Content::Torn)
+                .unwrap_or_else(|_| self.with_phase(Phase::Idle)),
+            WriteStep::Withdraw => self.withdraw(model, slot, next)?,
+            WriteStep::Tear => {
+                self.check_not_last_good(slot)?;
+                self.with_phase(next).with_content(slot, SlotContent::Torn)
             }
-            Write::Fill => self.to(next).with_content(slot, Content::Whole(image)),
-            Write::Wrote => self.must_step(slot, &Event::Wrote(raw(image)), next)?,
-            Write::Kernel if self.contents[index(slot)] != Content::Whole(image) => {
-                self.must_step(slot, &Event::Spoilt, Place::Idle)?
+            WriteStep::Fill => self
+                .with_phase(next)
+                .with_content(slot, SlotContent::Whole(image)),
+            WriteStep::Wrote => self.must_step(slot, &SlotEvent::Wrote(raw_image(image)), next)?,
+            WriteStep::Kernel if self.contents[index(slot)] != SlotContent::Whole(image) => {
+                self.must_step(slot, &SlotEvent::Corrupted, Phase::Idle)?
             }
-            Write::Kernel => {
-                self.left_alone(slot)?;
-                let mut with_kernel = self.to(next);
+            WriteStep::Kernel => {
+                self.check_not_last_good(slot)?;
+                let mut with_kernel = self.with_phase(next);
                 with_kernel.kernels[index(slot)] = Some(image);
                 with_kernel
             }
-            Write::Arm => {
-                let Ok(armed) = self.step(slot, &Event::Arm { again }, next) else {
-                    return Ok(self.to(Place::Idle));
+            WriteStep::Arm => {
+                let Ok(armed) = self.step(slot, &SlotEvent::Arm { allow_retry }, next) else {
+                    return Ok(self.with_phase(Phase::Idle));
                 };
-                if image == BROKEN && self.tried[usize::from(image)] && !again {
-                    return Err("what failed before is tried again without an order".to_owned());
+                if image == BROKEN && self.tried[usize::from(image)] && !allow_retry {
+                    return Err("a failed image is tried again without permission".to_owned());
                 }
                 armed
             }
-            Write::Enter => Self {
+            WriteStep::Enter => Self {
                 newer: slot,
                 is_ordered: model.control.is_once(),
-                ..self.to(next).with_entry(slot, entry)
+                ..self.with_phase(next).with_entry(slot, entry)
             },
-            Write::Reset => self.off(),
+            WriteStep::Reset => self.powered_off(),
         })
     }
 
-    /// How a wish is begun, or gone on with; `None` if there is nothing to do, or something else first.
-    pub fn wished(&self, model: &Model, image: u8, again: bool) -> Option<Self> {
-        let file = super::image(image).file;
+    /// Starts or continues an update. `None` if there is nothing to do, or if another update has to
+    /// end first.
+    pub fn start_update(&self, model: &Model, image: u8, allow_retry: bool) -> Option<Self> {
+        let file = super::slot_image(image).file;
         if self.bootable(self.running()) == Some(image) {
             return None;
         }
         let done = match self.record.state(self.running().other()) {
-            SlotState::Written(what) if what.file == file => model.at(Write::Kernel),
-            SlotState::Armed { what, .. } if what.file == file => model.at_arming(),
+            SlotState::Written(stored) if stored.file == file => model.position(WriteStep::Kernel),
+            SlotState::Armed { image: stored, .. } if stored.file == file => {
+                model.arming_position()
+            }
             SlotState::Armed { .. } => return None,
             _ => 0,
         };
-        Some(self.to(Place::Updating { done, image, again }))
+        Some(self.with_phase(Phase::Updating {
+            done,
+            image,
+            allow_retry,
+        }))
     }
 }
 
-/// Without what nobody looks at, so that there are fewer records.
-fn bare(mut slots: Slots) -> Slots {
+/// Removes everything that the model ignores, so that there are fewer different records.
+fn normalize(mut slots: Slots) -> Slots {
     slots.sequence = 0;
     slots.bad.sort_by_key(|bad| bad.file);
     slots.undecided.sort_by_key(|undecided| undecided.file);

@@ -2,51 +2,51 @@
 
 use super::*;
 
-impl Machine {
-    pub(super) fn judged(&self, model: &Model) -> Self {
+impl ModelMachine {
+    pub(super) fn judge_trial(&self, model: &Model) -> Self {
         let slot = self.running();
-        if model.is_blessed_early && *self.entry(slot) != Entry::Plain {
-            return self.clone().with_entry(slot, Entry::Plain);
+        if model.is_blessed_early && *self.entry(slot) != BootEntry::Plain {
+            return self.clone().with_entry(slot, BootEntry::Plain);
         }
         match self.bootable(slot) {
-            Some(BROKEN) => self.to(Place::Failing(0)),
-            _ => self.to(Place::Passing(0)),
+            Some(BROKEN) => self.with_phase(Phase::Failing(0)),
+            _ => self.with_phase(Phase::Passing(0)),
         }
     }
 
-    pub(super) fn passing(&self, model: &Model, done: u8) -> Outcome<Self> {
+    pub(super) fn pass_next(&self, model: &Model, done: u8) -> LawResult<Self> {
         let slot = self.running();
         match done {
-            0 => self.must_step(slot, &Event::Passed, Place::Passing(1)),
-            1 => Ok(self.blessed(model, slot, Place::Passing(2))),
-            _ => self.must_step(slot, &Event::Committed, Place::Idle),
+            0 => self.must_step(slot, &SlotEvent::Passed, Phase::Passing(1)),
+            1 => Ok(self.bless(model, slot, Phase::Passing(2))),
+            _ => self.must_step(slot, &SlotEvent::Committed, Phase::Idle),
         }
     }
 
-    pub(super) fn failing(&self, model: &Model, done: u8) -> Outcome<Self> {
+    pub(super) fn fail_next(&self, model: &Model, done: u8) -> LawResult<Self> {
         let slot = self.running();
-        let failed = Event::Failed {
+        let failed = SlotEvent::Failed {
             why: String::new(),
             log: String::new(),
         };
         match done {
-            0 => self.must_step(slot, &failed, Place::Failing(1)),
-            1 => self.withdrawn(model, slot, Place::Failing(2)),
-            _ => Ok(self.off()),
+            0 => self.must_step(slot, &failed, Phase::Failing(1)),
+            1 => self.withdraw(model, slot, Phase::Failing(2)),
+            _ => Ok(self.powered_off()),
         }
     }
 
-    /// Only the server is missing.
-    pub(super) fn doubting(&self, model: &Model, done: u8) -> Outcome<Self> {
+    /// Only the server is unreachable.
+    pub(super) fn end_undecided_next(&self, model: &Model, done: u8) -> LawResult<Self> {
         let slot = self.running();
-        let undecided = Event::Undecided {
+        let undecided = SlotEvent::Undecided {
             why: String::new(),
             log: String::new(),
         };
         match done {
-            0 => self.must_step(slot, &undecided, Place::Doubting(1)),
-            1 => self.withdrawn(model, slot, Place::Doubting(2)),
-            _ => Ok(self.off()),
+            0 => self.must_step(slot, &undecided, Phase::EndingUndecided(1)),
+            1 => self.withdraw(model, slot, Phase::EndingUndecided(2)),
+            _ => Ok(self.powered_off()),
         }
     }
 }

@@ -1,0 +1,176 @@
+//! Details of a host.
+
+use evenkeel_api::hardware::{HostNic, HostStorage, LinkStateKind};
+use evenkeel_api::host::HostResource;
+use evenkeel_api::instance::InstanceResource;
+
+use super::{available_updates_cell, humanize_state, site_label, state_label};
+use crate::commands::site;
+use crate::output::{Cell, DetailPage, Tone};
+use crate::time::format_unix_seconds;
+
+pub fn build_page(host: &HostResource) -> DetailPage {
+    let mut page = DetailPage::default();
+    page.field("id", host.resource_id.clone())
+        .field("name", host.name.clone())
+        .field("hostname", host.hostname.clone())
+        .field("site", site_label(host))
+        .field("state", state_label(host))
+        .field("desired", humanize_state(host.desired_state.as_str()))
+        .field(
+            "status",
+            Cell::toned(host.host_status.clone(), host.host_status_indicator.into()),
+        )
+        .field("since", format_unix_seconds(host.host_status_timestamp))
+        .field("uuid", host.uuid.clone())
+        .field("serial", host.serial_number.clone())
+        .field_if("note", &host.note);
+    if let Some(provider) = &host.provider {
+        page.field("provider", provider.name.clone());
+    }
+    if let Some(instance) = &host.instance {
+        add_instance(&mut page, instance);
+    }
+    add_hardware_summary(&mut page, host);
+    page.created(host.timestamps.as_ref());
+    site::add_labels(&mut page, &host.metadata, &host.inherited_metadata);
+    add_hardware_tables(&mut page, host);
+    page
+}
+
+fn add_instance(page: &mut DetailPage, instance: &InstanceResource) {
+    let os = instance.os.as_ref().map(|os| os.name.clone());
+    let policy = instance.update_policy.as_ref();
+    let policy = policy.map(|policy| policy.name.clone());
+    page.field("instance", instance.resource_id.clone())
+        .field("os", os.unwrap_or_default())
+        .field("policy", policy.unwrap_or_default())
+        .field(
+            "update",
+            Cell::toned(
+                instance.update_status.clone(),
+                instance.update_status_indicator.into(),
+            ),
+        )
+        .field("available", available_updates_cell(instance));
+}
+
+/// Adds the hardware summary, as far as the node has reported it.
+fn add_hardware_summary(page: &mut DetailPage, host: &HostResource) {
+    page.field_if("product", &host.product_name);
+    if host.cpu_cores > 0 {
+        let cores = match host.cpu_cores {
+            1 => "1 core".to_owned(),
+            cores => format!("{cores} cores"),
+        };
+        let text = [host.cpu_model.as_str(), &host.cpu_architecture, &cores];
+        let text: Vec<_> = text.into_iter().filter(|part| !part.is_empty()).collect();
+        page.field("processor", text.join(", "));
+    }
+    if host.memory_bytes.0 > 0 {
+        page.field("memory", format_bytes(host.memory_bytes.0));
+    }
+    let firmware = [
+        host.bios_vendor.as_str(),
+        &host.bios_version,
+        &host.bios_release_date,
+    ];
+    let firmware: Vec<_> = firmware
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect();
+    page.field_if("firmware", &firmware.join(" "));
+}
+
+fn add_hardware_tables(page: &mut DetailPage, host: &HostResource) {
+    page.table(
+        "Network:",
+        &["DEVICE", "ADDRESS", "LINK", "IP"],
+        host.host_nics.iter().map(nic_row).collect(),
+    )
+    .table(
+        "Disks:",
+        &["DEVICE", "SIZE", "MODEL", "SERIAL"],
+        host.host_storages.iter().map(disk_row).collect(),
+    )
+    .table(
+        "Graphics:",
+        &["DEVICE", "PRODUCT", "VENDOR"],
+        host.host_gpus
+            .iter()
+            .map(|gpu| {
+                vec![
+                    gpu.device_name.clone().into(),
+                    gpu.product.clone().into(),
+                    gpu.vendor.clone().into(),
+                ]
+            })
+            .collect(),
+    )
+    .table(
+        "USB:",
+        &["DEVICE", "PRODUCT", "VENDOR", "CLASS"],
+        host.host_usbs
+            .iter()
+            .map(|usb| {
+                vec![
+                    usb.device_name.clone().into(),
+                    usb.id_product.clone().into(),
+                    usb.id_vendor.clone().into(),
+                    usb.class.clone().into(),
+                ]
+            })
+            .collect(),
+    );
+}
+
+fn nic_row(nic: &HostNic) -> Vec<Cell> {
+    let link = match nic.link_state.kind {
+        LinkStateKind::Unspecified => Cell::from(""),
+        LinkStateKind::Up => Cell::toned("up", Tone::Good),
+        LinkStateKind::Down => Cell::toned("down", Tone::Bad),
+    };
+    let addresses = nic.ipaddresses.iter().map(|ip| ip.address.as_str());
+    let addresses: Vec<_> = addresses.collect();
+    vec![
+        nic.device_name.clone().into(),
+        nic.mac_addr.clone().into(),
+        link,
+        addresses.join(", ").into(),
+    ]
+}
+
+fn disk_row(disk: &HostStorage) -> Vec<Cell> {
+    vec![
+        disk.device_name.clone().into(),
+        format_bytes(disk.capacity_bytes.0).into(),
+        disk.model.clone().into(),
+        disk.serial.clone().into(),
+    ]
+}
+
+/// Formats a number of bytes in the largest binary unit that fits.
+fn format_bytes(count: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(shift, _)| count >> shift > 0) {
+        None => format!("{count} B"),
+        Some((shift, name)) => {
+            let tenths = (count >> (shift - 10)) % 1_024 * 10 / 1_024;
+            format!("{}.{tenths} {name}", count >> shift)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(1_023), "1023 B");
+        assert_eq!(format_bytes(1_536), "1.5 KiB");
+        assert_eq!(format_bytes(17_179_869_184), "16.0 GiB");
+        assert_eq!(format_bytes(u64::MAX), "16777215.9 TiB");
+    }
+}

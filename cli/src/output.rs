@@ -1,0 +1,388 @@
+//! Prints results as a table, JSON or YAML.
+
+use std::io::{Read, Write};
+
+use comfy_table::{Attribute, Color, ContentArrangement, Table, presets};
+use evenkeel_api::timestamps::Timestamps;
+use serde::Serialize;
+
+use crate::args::OutputFormat;
+use crate::resource::Resource;
+use crate::time::format_optional_time;
+use crate::tree::Branch;
+use crate::{Environment, Failure, System};
+
+/// A cell of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+/// Meaning of a cell, which determines its colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Busy,
+    Bad,
+}
+
+impl Cell {
+    /// A cell with a tone.
+    pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
+        let text: String = text.into();
+        Self {
+            text: or_dash(sanitize_text(&text)),
+            tone,
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::toned(text, Tone::Plain)
+    }
+}
+
+/// Removes control characters. Many texts come from nodes and servers, which must not control the
+/// terminal.
+#[must_use]
+pub fn sanitize_text(text: &str) -> String {
+    let shows = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
+    text.chars().filter(shows).collect()
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
+}
+
+impl From<evenkeel_api::status::StatusIndication> for Tone {
+    fn from(indication: evenkeel_api::status::StatusIndication) -> Self {
+        use evenkeel_api::status::StatusIndication as I;
+        match indication {
+            I::Unspecified => Self::Plain,
+            I::Error => Self::Bad,
+            I::InProgress => Self::Busy,
+            I::Idle => Self::Good,
+        }
+    }
+}
+
+/// Details of one resource: fields, then tables.
+#[derive(Clone, Debug, Default)]
+pub struct DetailPage {
+    fields: Vec<(&'static str, Cell)>,
+    tables: Vec<DetailTable>,
+}
+
+impl DetailPage {
+    /// Adds a field.
+    pub fn field(&mut self, name: &'static str, value: impl Into<Cell>) -> &mut Self {
+        self.fields.push((name, value.into()));
+        self
+    }
+
+    /// Adds a field unless the value is empty.
+    pub fn field_if(&mut self, name: &'static str, value: &str) -> &mut Self {
+        if !value.is_empty() {
+            self.field(name, value);
+        }
+        self
+    }
+
+    /// Adds the time of creation.
+    pub fn created(&mut self, timestamps: Option<&Timestamps>) -> &mut Self {
+        let created_at = timestamps.map(|times| times.created_at);
+        self.field("created", format_optional_time(created_at))
+    }
+
+    /// Adds a table unless it is empty.
+    pub fn table(
+        &mut self,
+        title: &'static str,
+        header: &'static [&'static str],
+        rows: Vec<Vec<Cell>>,
+    ) -> &mut Self {
+        if !rows.is_empty() {
+            self.tables.push(DetailTable {
+                title,
+                header,
+                rows,
+            });
+        }
+        self
+    }
+}
+
+#[derive(Clone, Debug)]
+struct DetailTable {
+    title: &'static str,
+    header: &'static [&'static str],
+    rows: Vec<Vec<Cell>>,
+}
+
+/// Prints results in the selected format.
+pub struct Printer<'a> {
+    out: &'a mut dyn Write,
+    notes: &'a mut dyn Write,
+    input: &'a mut dyn Read,
+    format: OutputFormat,
+    ids_only: bool,
+    environment: &'a Environment,
+}
+
+impl std::fmt::Debug for Printer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Printer")
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Printer<'a> {
+    /// Prints to the streams of `system`.
+    pub fn new(system: &'a mut System<'_>, format: OutputFormat, ids_only: bool) -> Self {
+        Self {
+            out: &mut *system.out,
+            notes: &mut *system.notes,
+            input: &mut *system.input,
+            format,
+            ids_only,
+            environment: &system.environment,
+        }
+    }
+
+    /// Whether the user can answer prompts.
+    pub fn is_interactive(&self) -> bool {
+        self.environment.interactive
+    }
+
+    /// Asks for a confirmation. The default is no.
+    pub fn confirm(&mut self, question: &str) -> Result<bool, Failure> {
+        write!(self.notes, "{question} [y/N] ")?;
+        self.notes.flush()?;
+        let mut answer = Vec::new();
+        let mut byte = [0];
+        while answer.len() < 100 && self.input.read(&mut byte)? == 1 && byte[0] != b'\n' {
+            answer.push(byte[0]);
+        }
+        let answer = String::from_utf8_lossy(&answer).trim().to_lowercase();
+        Ok(matches!(answer.as_str(), "y" | "yes"))
+    }
+
+    /// Shows the progress on a terminal, in place of the last one. An empty text clears it.
+    pub fn show_progress(&mut self, text: &str) -> Result<(), Failure> {
+        if self.environment.interactive {
+            write!(self.notes, "\r\x1b[K{text}")?;
+            self.notes.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Prints a note to standard error, unless the output is for programs.
+    pub fn print_note(&mut self, text: &str) -> Result<(), Failure> {
+        if self.is_human_readable() {
+            writeln!(self.notes, "note: {text}")?;
+        }
+        Ok(())
+    }
+
+    /// Whether the output is a table for people.
+    pub fn is_human_readable(&self) -> bool {
+        self.format == OutputFormat::Table && !self.ids_only
+    }
+
+    /// Whether to print only IDs.
+    pub fn is_ids_only(&self) -> bool {
+        self.ids_only
+    }
+
+    /// Prints rows of items that are no [`Resource`].
+    pub fn print_rows(
+        &mut self,
+        items: &impl Serialize,
+        names: &[&str],
+        header: &[&str],
+        rows: Vec<Vec<Cell>>,
+    ) -> Result<(), Failure> {
+        if self.ids_only {
+            for name in names {
+                writeln!(self.out, "{name}")?;
+            }
+            return Ok(());
+        }
+        if self.format == OutputFormat::Table {
+            return self.print_table(header, rows);
+        }
+        self.print_data(items)
+    }
+
+    /// Prints a list of resources.
+    pub fn print_list<R: Resource>(&mut self, items: &[R]) -> Result<(), Failure> {
+        if self.ids_only {
+            for item in items {
+                writeln!(self.out, "{}", item.id())?;
+            }
+            return Ok(());
+        }
+        if self.format != OutputFormat::Table {
+            return self.print_data(&items);
+        }
+        if items.is_empty() {
+            writeln!(self.out, "no {}", R::PLURAL)?;
+            return Ok(());
+        }
+        self.print_table(R::HEADER, items.iter().map(Resource::row).collect())
+    }
+
+    /// Prints trees.
+    pub fn print_tree(
+        &mut self,
+        items: &impl Serialize,
+        ids: &[&str],
+        roots: &[Branch],
+    ) -> Result<(), Failure> {
+        if self.ids_only {
+            for id in ids {
+                writeln!(self.out, "{id}")?;
+            }
+            return Ok(());
+        }
+        if self.format != OutputFormat::Table {
+            return self.print_data(items);
+        }
+        for (before, cells) in Branch::lines(roots) {
+            let cells: Vec<_> = cells.iter().map(|cell| self.paint(cell)).collect();
+            writeln!(self.out, "{before}{}", cells.join("  "))?;
+        }
+        Ok(())
+    }
+
+    /// Prints a resource.
+    pub fn print_resource<R: Resource>(&mut self, item: &R) -> Result<(), Failure> {
+        self.print_page(item, item.id(), &item.page())
+    }
+
+    /// Prints a page, or only the ID.
+    pub fn print_page(
+        &mut self,
+        item: &impl Serialize,
+        id: &str,
+        page: &DetailPage,
+    ) -> Result<(), Failure> {
+        if self.ids_only {
+            writeln!(self.out, "{id}")?;
+            return Ok(());
+        }
+        if self.format != OutputFormat::Table {
+            return self.print_data(item);
+        }
+        let width = page
+            .fields
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0);
+        for (name, value) in &page.fields {
+            let text = self.paint(value);
+            writeln!(self.out, "{name:<width$}  {text}")?;
+        }
+        for table in &page.tables {
+            writeln!(self.out, "\n{}", table.title)?;
+            self.print_table(table.header, table.rows.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Prints the result of an action on a resource.
+    pub fn print_result(&mut self, noun: &str, id: &str, deed: &str) -> Result<(), Failure> {
+        if self.ids_only {
+            writeln!(self.out, "{id}")?;
+        } else if self.format == OutputFormat::Table {
+            writeln!(self.out, "{noun} {id} {deed}")?;
+        } else {
+            self.print_data(&serde_json::json!({ "resourceId": id, "result": deed }))?;
+        }
+        Ok(())
+    }
+
+    /// Prints a line, unless the output is for programs.
+    pub fn print_line(&mut self, text: &str) -> Result<(), Failure> {
+        if self.is_human_readable() {
+            writeln!(self.out, "{}", sanitize_text(text))?;
+            self.out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Prints a text in every format.
+    pub fn print_text(&mut self, text: &str) -> Result<(), Failure> {
+        writeln!(self.out, "{text}")?;
+        Ok(())
+    }
+
+    /// Prints a value as JSON or YAML.
+    pub fn print_data(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = if self.format == OutputFormat::Yaml {
+            serde_saphyr::to_string(value)
+                .map_err(|error| Failure::Serialization(Box::new(error)))?
+        } else {
+            serde_json::to_string_pretty(value)
+                .map_err(|error| Failure::Serialization(Box::new(error)))?
+        };
+        writeln!(self.out, "{}", text.trim_end())?;
+        Ok(())
+    }
+
+    fn paint(&self, cell: &Cell) -> String {
+        let code = match cell.tone {
+            _ if !self.environment.colour => return cell.text.clone(),
+            Tone::Plain => return cell.text.clone(),
+            Tone::Good => 32,
+            Tone::Busy => 33,
+            Tone::Bad => 31,
+        };
+        format!("\x1b[{code}m{}\x1b[0m", cell.text)
+    }
+
+    fn print_table(&mut self, header: &[&str], rows: Vec<Vec<Cell>>) -> Result<(), Failure> {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        if self.environment.terminal {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        } else {
+            table.force_no_tty();
+        }
+        if self.environment.colour {
+            table.enforce_styling();
+        }
+        let bold = |title: &&str| comfy_table::Cell::new(title).add_attribute(Attribute::Bold);
+        table.set_header(header.iter().map(bold));
+        for row in rows {
+            table.add_row(row.into_iter().map(to_table_cell));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        for line in table.lines() {
+            writeln!(self.out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+fn to_table_cell(cell: Cell) -> comfy_table::Cell {
+    let output = comfy_table::Cell::new(cell.text);
+    match cell.tone {
+        Tone::Plain => output,
+        Tone::Good => output.fg(Color::Green),
+        Tone::Busy => output.fg(Color::Yellow),
+        Tone::Bad => output.fg(Color::Red),
+    }
+}

@@ -1,0 +1,234 @@
+//! Which fields of an instance can be changed until when.
+
+use axum::http::StatusCode;
+use chrono::TimeDelta;
+use serde_json::{Value, json};
+
+use crate::test_server::TestServer;
+
+#[tokio::test]
+async fn the_operating_system_can_be_chosen_until_the_node_has_reported() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = format!("compute/instances/{}", resources.instance);
+    let other = server.create_os("Debian 13").await;
+    let changed = server
+        .expect_ok(&format!("PATCH {path}"), Some(json!({"osID": other})))
+        .await;
+    assert_eq!(
+        (&changed["osID"], &changed["os"]["name"]),
+        (&json!(other), &json!("Debian 13"))
+    );
+    assert_eq!(changed["updatePolicy"]["name"], "security");
+
+    server.mark_node_connected(&resources).await;
+    let before = server.expect_ok(&format!("GET {path}"), None).await;
+    assert_eq!(before["currentState"], "INSTANCE_STATE_RUNNING");
+    let back = json!({"osID": resources.os, "name": "x", "osUpdatePolicyID": resources.policy});
+    for method in ["PUT", "PATCH"] {
+        let what = format!("{method} {path}");
+        let (status, problem) = server.request_as_writer(&what, Some(back.clone())).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["field"], "osID", "{what}: {problem}");
+        assert_eq!(
+            problem["message"],
+            format!(
+                "osID: the instance is provisioned with {other}; only its node can change the operating system"
+            )
+        );
+    }
+    assert_eq!(server.expect_ok(&format!("GET {path}"), None).await, before);
+    let same = json!({"osID": other, "name": "renamed"});
+    let renamed = server.expect_ok(&format!("PATCH {path}"), Some(same)).await;
+    assert_eq!(renamed["name"], "renamed");
+}
+
+#[tokio::test]
+async fn fields_set_at_creation_accept_only_their_current_value() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = format!("compute/instances/{}", resources.instance);
+    let before = server.expect_ok(&format!("GET {path}"), None).await;
+    for (query, body, field) in [
+        (
+            "",
+            json!({"hostID": "host-00000001", "name": "x"}),
+            "hostID",
+        ),
+        ("", json!({"hostID": null}), "hostID"),
+        ("", json!({"hostID": ""}), "hostID"),
+        ("?fieldMask=hostID", json!({}), "hostID"),
+        (
+            "",
+            json!({"securityFeature": "SECURITY_FEATURE_NONE"}),
+            "securityFeature",
+        ),
+        (
+            "",
+            json!({"localAccountID": "localaccount-00000001"}),
+            "localAccountID",
+        ),
+        (
+            "",
+            json!({"customConfigID": ["customconfig-00000001"]}),
+            "customConfigID",
+        ),
+    ] {
+        let what = format!("PATCH {path}{query}");
+        let (status, problem) = server.request_as_writer(&what, Some(body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["field"], field, "{what}: {problem}");
+        assert_eq!(
+            problem["message"],
+            format!("{field}: it is set when the instance is created, and cannot be changed")
+        );
+    }
+    for (query, body, field) in [
+        ("", json!({"kind": 7}), "kind"),
+        ("", json!({"osID": null}), "osID"),
+        ("?fieldMask=osID", json!({}), "osID"),
+        ("", json!({"name": "a;b"}), "name"),
+        ("", json!({"colour": "red"}), "colour"),
+        (
+            "?fieldMask=name,colour",
+            json!({"name": "red"}),
+            "fieldMask",
+        ),
+    ] {
+        let what = format!("PATCH {path}{query}");
+        let (status, problem) = server.request_as_writer(&what, Some(body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["field"], field, "{what}: {problem}");
+    }
+    assert_eq!(server.expect_ok(&format!("GET {path}"), None).await, before);
+
+    let mut body = before.clone();
+    body["name"] = json!("renamed");
+    // A response has no policy id; writing it back as it is would remove the policy.
+    body["osUpdatePolicyID"] = json!(resources.policy);
+    server.clock.advance(TimeDelta::minutes(1));
+    for method in ["PUT", "PATCH"] {
+        let renamed = server
+            .expect_ok(&format!("{method} {path}"), Some(body.clone()))
+            .await;
+        assert_eq!(renamed["name"], "renamed");
+        assert_eq!(renamed["updatePolicy"], before["updatePolicy"]);
+        assert_eq!(renamed["timestamps"]["updatedAt"], "2026-03-01T12:01:00Z");
+        // A request that changes nothing does not update the timestamp.
+        server.clock.advance(TimeDelta::minutes(1));
+    }
+}
+
+#[tokio::test]
+async fn a_change_affects_only_the_fields_of_its_mask() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = |query: &str| format!("PATCH compute/instances/{}{query}", resources.instance);
+
+    let renamed = server
+        .expect_ok(
+            &path(""),
+            Some(json!({"name": "renamed", "host": null, "hostID": resources.host})),
+        )
+        .await;
+    assert_eq!(renamed["name"], "renamed");
+    assert_eq!(renamed["updatePolicy"]["name"], "security");
+
+    let masked = server
+        .expect_ok(
+            &path("?fieldMask=kind"),
+            Some(json!({"name": "not meant", "hostID": "x", "kind": "INSTANCE_KIND_METAL"})),
+        )
+        .await;
+    assert_eq!(masked["name"], "renamed");
+    assert_eq!(masked["kind"], "INSTANCE_KIND_METAL");
+
+    let read_only = server
+        .expect_ok(
+            &path("?fieldMask=currentState,instanceStatus,name"),
+            Some(json!({"currentState": "INSTANCE_STATE_DELETED", "name": "again"})),
+        )
+        .await;
+    assert_eq!(read_only["name"], "again");
+    assert_eq!(read_only["currentState"], "INSTANCE_STATE_UNSPECIFIED");
+
+    let cleared = server
+        .expect_ok(&path("?fieldMask=osUpdatePolicyID"), Some(json!({})))
+        .await;
+    assert_eq!(cleared["updatePolicy"], Value::Null);
+    assert_eq!(cleared["name"], "again");
+
+    for empty in [json!(null), json!("")] {
+        let linked = server
+            .expect_ok(
+                &path(""),
+                Some(json!({"osUpdatePolicyID": resources.policy})),
+            )
+            .await;
+        assert_eq!(linked["updatePolicy"]["name"], "security");
+        let unlinked = server
+            .expect_ok(&path(""), Some(json!({"osUpdatePolicyID": empty})))
+            .await;
+        assert_eq!(unlinked["updatePolicy"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn replacing_an_instance_clears_omitted_fields_but_not_its_identity() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = format!("compute/instances/{}", resources.instance);
+    let body = json!({"kind": "INSTANCE_KIND_METAL", "osUpdatePolicyID": resources.policy});
+    let put = server.expect_ok(&format!("PUT {path}"), Some(body)).await;
+    assert_eq!(
+        (&put["kind"], &put["name"]),
+        (&json!("INSTANCE_KIND_METAL"), &json!(""))
+    );
+    assert_eq!(put["updatePolicy"]["name"], "security");
+
+    let put = server
+        .expect_ok(&format!("PUT {path}"), Some(json!({"name": "replaced"})))
+        .await;
+    assert_eq!(
+        (&put["kind"], &put["name"]),
+        (&json!("INSTANCE_KIND_UNSPECIFIED"), &json!("replaced"))
+    );
+    assert_eq!(put["updatePolicy"], Value::Null);
+    assert_eq!(
+        (&put["hostID"], &put["osID"]),
+        (&json!(resources.host), &json!(resources.os))
+    );
+    let (status, problem) = server
+        .request_as_writer("PUT compute/instances/inst-00000000", Some(json!({})))
+        .await;
+    assert_eq!(
+        (status, &problem["message"]),
+        (StatusCode::NOT_FOUND, &json!("instance_resource not found"))
+    );
+}
+
+/// Two requests change two fields at the same time.
+#[tokio::test]
+async fn no_change_of_an_instance_is_lost() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = format!("PATCH compute/instances/{}", resources.instance);
+    for n in 0..5 {
+        let kind = ["INSTANCE_KIND_METAL", "INSTANCE_KIND_UNSPECIFIED"][n % 2];
+        let name = format!("name {n}");
+        tokio::join!(
+            server.expect_ok(&path, Some(json!({"name": name}))),
+            server.expect_ok(&path, Some(json!({"kind": kind}))),
+        );
+        let instance = server
+            .expect_ok(
+                &format!("GET compute/instances/{}", resources.instance),
+                None,
+            )
+            .await;
+        assert_eq!(
+            (&instance["name"], &instance["kind"]),
+            (&json!(name), &json!(kind))
+        );
+    }
+}

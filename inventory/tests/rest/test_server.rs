@@ -1,0 +1,474 @@
+//! A server with two projects, and tokens for callers of each role.
+
+mod catalogue;
+mod resource_ids;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_auth::{Authority, Keys, Role, Settings as AuthSettings};
+use evenkeel_domain::decide::{Target, TargetKind};
+use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::package::{ObservedPackage, PackageChange, PackageResult};
+use evenkeel_domain::policy::{ImageRules, PackageRules};
+use evenkeel_domain::run::{
+    AttemptId, Evidence, Origin, PhaseSpan, RunEvent, RunEventRecord, RunReport, RunTimeouts,
+};
+use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_inventory::{Inventory, Settings, router};
+use evenkeel_kit::{Clock, TestClock};
+use evenkeel_store::runs::{RunOpening, Subject, advance};
+use evenkeel_store::{Store, policies, projects};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+pub use catalogue::{cve_list, image_signature, package_list, with_registries};
+pub use resource_ids::{ID_PLACEHOLDERS, ResourceIds, has_id_placeholder, legacy_path};
+
+/// A server with the projects `ours` and `theirs`.
+pub struct TestServer {
+    pub router: Router,
+    pub store: Store,
+    pub clock: TestClock,
+    pub authority: Arc<Authority>,
+    pub ours: TenantId,
+    pub theirs: TenantId,
+    _keys: TempDir,
+}
+
+/// The sender of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Has no token.
+    Anonymous,
+    /// Has a valid token without roles.
+    Guest,
+    /// May read `ours`.
+    Reader,
+    /// May write in `ours`.
+    Writer,
+    /// May write in `theirs`.
+    Foreigner,
+    /// A node of `ours`.
+    Node,
+    /// May do everything.
+    Administrator,
+}
+
+impl TestServer {
+    pub async fn new() -> Self {
+        Self::with_settings(Settings::default()).await
+    }
+
+    pub async fn with_settings(settings: Settings) -> Self {
+        Self::with_store(evenkeel_store::testing::fresh_store().await, settings).await
+    }
+
+    /// A server on this store, which must be empty.
+    pub async fn with_store(store: Store, settings: Settings) -> Self {
+        let keys = tempfile::tempdir().expect("a folder");
+        let clock = TestClock::new(noon());
+        let signing = Keys::open(keys.path()).expect("a key");
+        let authority = Arc::new(Authority::new(signing, AuthSettings::default()));
+        let router = build_router(&store, &clock, &authority, settings);
+        let ours = create_project(&store, "ours").await;
+        let theirs = create_project(&store, "theirs").await;
+        Self {
+            router,
+            store,
+            clock,
+            authority,
+            ours,
+            theirs,
+            _keys: keys,
+        }
+    }
+
+    /// The router of the same server on another store.
+    pub fn router_with_store(&self, store: &Store) -> Router {
+        build_router(store, &self.clock, &self.authority, Settings::default())
+    }
+
+    /// The token of a caller.
+    pub fn token(&self, caller: Caller) -> Option<String> {
+        let (ours, theirs) = (self.ours.uuid(), self.theirs.uuid());
+        let roles: &[Role] = match caller {
+            Caller::Anonymous => return None,
+            Caller::Guest => &[],
+            Caller::Reader => &[Role::Read(ours)],
+            Caller::Writer => &[Role::Write(ours)],
+            Caller::Foreigner => &[Role::Write(theirs)],
+            Caller::Node => &[Role::Node(ours)],
+            Caller::Administrator => &[Role::Administrator],
+        };
+        let name = format!("{caller:?}").to_lowercase();
+        let issued =
+            self.authority
+                .issue_operator(&name, roles, TimeDelta::hours(1), self.clock.now());
+        Some(issued.expect("a token").token.reveal().to_owned())
+    }
+
+    /// Sends a request and returns the complete response.
+    pub async fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("a router never fails")
+    }
+
+    /// Sends a request of a caller; `what` is the method and the path.
+    pub async fn request_as(
+        &self,
+        caller: Caller,
+        what: &str,
+        body: Option<Value>,
+    ) -> (StatusCode, Value) {
+        let token = self.token(caller);
+        read_json(
+            self.request_with_token(token.as_deref(), None, what, body)
+                .await,
+        )
+        .await
+    }
+
+    /// Sends a request with any token. `project` is the UUID in the header `ActiveProjectID`, for
+    /// the legacy form.
+    pub async fn request_with_token(
+        &self,
+        token: Option<&str>,
+        project: Option<&str>,
+        what: &str,
+        body: Option<Value>,
+    ) -> Response<Body> {
+        let (method, path) = what.split_once(' ').expect("a method and a path");
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(project) = project {
+            request = request.header("ActiveProjectID", project);
+        }
+        let body = match body {
+            None => Body::empty(),
+            Some(body) => {
+                request = request.header("content-type", "application/json");
+                Body::from(body.to_string())
+            }
+        };
+        self.send(request.body(body).expect("a request")).await
+    }
+
+    /// Like [`Self::request_as_writer`]; the response must be a success.
+    pub async fn expect_ok(&self, what: &str, body: Option<Value>) -> Value {
+        let (status, answer) = self.request_as_writer(what, body).await;
+        assert_eq!(status, StatusCode::OK, "{what}: {answer}");
+        answer
+    }
+
+    /// Sends a request of the writer; `what` is the method and the path in `ours`.
+    pub async fn request_as_writer(&self, what: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let (method, path) = what.split_once(' ').expect("a method and a path");
+        self.request_as(
+            Caller::Writer,
+            &format!("{method} /v1/projects/ours/{path}"),
+            body,
+        )
+        .await
+    }
+
+    /// A Unix time relative to now.
+    pub fn seconds(&self, from_now: i64) -> i64 {
+        self.clock.now().timestamp() + from_now
+    }
+
+    /// Creates one resource of each kind in `ours`.
+    pub async fn seed_resources(&self) -> ResourceIds {
+        let region = json!({"name": "south", "metadata": [{"key": "country", "value": "de"}]});
+        let region = resource_id(&self.expect_ok("POST regions", Some(region)).await);
+        let site = json!({"name": "ulm", "regionId": region, "siteLat": 483_000_000, "siteLng": 99_000_000});
+        let site = resource_id(&self.expect_ok("POST sites", Some(site)).await);
+        let host = json!({
+            "name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true, "siteId": site,
+        });
+        let host = resource_id(
+            &self
+                .expect_ok("POST compute/hosts/register", Some(host))
+                .await,
+        );
+        let os = resource_id(
+            &self
+                .expect_ok("POST compute/os", Some(os_body("Debian 12")))
+                .await,
+        );
+        let policy = json!({
+            "name": "security", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl\njq=1.7",
+        });
+        let policy = resource_id(
+            &self
+                .expect_ok("POST os-update-policies", Some(policy))
+                .await,
+        );
+        let instance =
+            json!({"hostID": host, "osID": os, "osUpdatePolicyID": policy, "name": "on-edge-01"});
+        let instance = resource_id(
+            &self
+                .expect_ok("POST compute/instances", Some(instance))
+                .await,
+        );
+        let schedule = json!({
+            "name": "tonight", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "targetHostId": host,
+            "startSeconds": self.seconds(3_600), "endSeconds": self.seconds(7_200),
+        });
+        let schedule = resource_id(
+            &self
+                .expect_ok("POST schedules/single", Some(schedule))
+                .await,
+        );
+        let repeated = Some(nightly(&site));
+        let repeated = resource_id(&self.expect_ok("POST schedules/repeated", repeated).await);
+        let token = Some(json!({"name": "racks"}));
+        let token = resource_id(&self.expect_ok("POST join-tokens", token).await);
+        let [provider, config, account] = self.seed_provisioning().await;
+        let run = self.create_run(&instance, &policy).await.to_string();
+        ResourceIds {
+            region,
+            site,
+            host,
+            os,
+            policy,
+            instance,
+            schedule,
+            repeated,
+            token,
+            run,
+            provider,
+            config,
+            account,
+        }
+    }
+
+    /// Creates the resources for provisioning; no instance uses them yet.
+    async fn seed_provisioning(&self) -> [String; 3] {
+        let provider = json!({
+            "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "vendor", "apiEndpoint": "https://vendor/api",
+        });
+        let config = json!({"name": "motd", "config": "#cloud-config"});
+        let account = json!({"username": "operator", "sshKey": SSH_KEY});
+        [
+            resource_id(&self.expect_ok("POST providers", Some(provider)).await),
+            resource_id(&self.expect_ok("POST customConfigs", Some(config)).await),
+            resource_id(&self.expect_ok("POST localAccounts", Some(account)).await),
+        ]
+    }
+
+    /// Creates an assignment, a pause and an order, and changes the settings.
+    pub async fn seed_update_controls(&self, resources: &ResourceIds) {
+        let assignment = json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 2});
+        let order = json!({"kind": "now", "reason": "a hole"});
+        for (what, body) in [
+            (format!("PUT assignments/{}", resources.site), assignment),
+            (
+                format!("PUT pauses/{}", resources.site),
+                json!({"reason": "moving"}),
+            ),
+            (
+                format!("PUT compute/instances/{}/order", resources.instance),
+                order,
+            ),
+            ("PUT settings".to_owned(), json!({"retentionDays": 7})),
+        ] {
+            self.expect_ok(&what, Some(body)).await;
+        }
+    }
+
+    /// A finished run of an instance that updated one package.
+    pub async fn create_run(&self, instance: &str, policy: &str) -> RunId {
+        self.create_run_in(self.ours, "edge-01", instance, policy)
+            .await
+    }
+
+    /// A finished run in any project, of an instance on the host with this name.
+    pub async fn create_run_in(
+        &self,
+        project: TenantId,
+        host: &str,
+        instance: &str,
+        policy: &str,
+    ) -> RunId {
+        let tx = self.store.tenant(project).await.expect("a transaction");
+        let policy = policies::find(&tx, policy.parse().expect("an id"))
+            .await
+            .expect("the policy");
+        let target = Target {
+            policy: policy.id,
+            kind: TargetKind::Packages {
+                exactly: None,
+                sources: Vec::new(),
+                kernel_command: String::new(),
+                rules: PackageRules::default(),
+                allow_downgrades: false,
+            },
+            image_rules: ImageRules::default(),
+        };
+        let opening = RunOpening {
+            instance: instance.parse::<InstanceId>().expect("an id"),
+            name: format!("{host} update"),
+            description: "OS update for Debian 12".to_owned(),
+            attempt: Some(AttemptId(Uuid::from_u128(7))),
+            origin: Origin {
+                target: Some(target),
+                policy: Some(policy),
+                order: None,
+            },
+            follows: None,
+        };
+        let (began, finished) = curl_upgrade_events();
+        let timeouts = RunTimeouts::default();
+        let now = self.clock.now();
+        let new = Subject::New(Box::new(opening));
+        let run = advance(&tx, new, &began, &timeouts, now)
+            .await
+            .expect("it opens");
+        let later = now + TimeDelta::seconds(5);
+        advance(&tx, Subject::Run(run.id), &finished, &timeouts, later)
+            .await
+            .expect("it ends");
+        tx.commit().await.expect("committed");
+        run.id
+    }
+}
+
+/// The start of a run with its plan, and its end with the result.
+fn curl_upgrade_events() -> (RunEventRecord, RunEventRecord) {
+    let plan = PackageChange {
+        name: "curl".to_owned(),
+        architecture: "amd64".to_owned(),
+        before: Some("8.4".to_owned()),
+        desired: Some("8.5".to_owned()),
+        observed: None,
+    };
+    let began = Evidence {
+        plan: Some(vec![plan]),
+        ..Evidence::default()
+    };
+    let result = PackageResult {
+        name: "curl".to_owned(),
+        architecture: "amd64".to_owned(),
+        observed: ObservedPackage {
+            version: Some("8.5".to_owned()),
+            state: "installed".to_owned(),
+        },
+    };
+    let finished = Evidence {
+        results: vec![result],
+        report: Some(run_report()),
+        ..Evidence::default()
+    };
+    (
+        run_event_record(1, RunEvent::Downloading, began),
+        run_event_record(2, RunEvent::Finished, finished),
+    )
+}
+
+/// A schedule for every night at a site.
+pub fn nightly(site: &str) -> Value {
+    json!({
+        "name": "every night", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "durationSeconds": 7_200,
+        "cronMinutes": "0", "cronHours": "2", "cronDayMonth": "*", "cronMonth": "*", "cronDayWeek": "*",
+        "timeZone": "Europe/Berlin", "targetSiteId": site,
+    })
+}
+
+pub const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+/// A valid SSH key.
+pub const SSH_KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1LQmV0h8eCDfX5T";
+
+pub fn os_body(name: &str) -> Value {
+    json!({"name": name, "osType": "OS_TYPE_MUTABLE", "profileName": name, "sha256": "0".repeat(64)})
+}
+
+pub fn noon() -> DateTime<Utc> {
+    "2026-03-01T12:00:00Z".parse().expect("a time")
+}
+
+/// The report of a run that kept a file which a person had changed.
+fn run_report() -> RunReport {
+    let span = |phase: &str, millis, bytes| PhaseSpan {
+        phase: phase.to_owned(),
+        millis,
+        bytes,
+    };
+    RunReport {
+        phases: vec![span("download", 1_500, 2_048), span("apply", 3_000, 0)],
+        preserved_conffiles: vec!["/etc/curlrc".to_owned()],
+        reboot_required: true,
+        ..RunReport::default()
+    }
+}
+
+fn run_event_record(sequence: u32, event: RunEvent, evidence: Evidence) -> RunEventRecord {
+    RunEventRecord {
+        sequence: Some(sequence),
+        node_time: Some(noon()),
+        evidence,
+        ..RunEventRecord::from_event(event)
+    }
+}
+
+fn build_router(
+    store: &Store,
+    clock: &TestClock,
+    authority: &Arc<Authority>,
+    settings: Settings,
+) -> Router {
+    router(Inventory {
+        store: store.clone(),
+        clock: Arc::new(clock.clone()),
+        authority: Arc::clone(authority),
+        ca_digest: Some("ab".repeat(32)),
+        settings,
+    })
+}
+
+async fn create_project(store: &Store, name: &str) -> TenantId {
+    let tx = store.fleet().await.expect("a transaction");
+    let name = ProjectName::parse("name", name).expect("a name");
+    let project = projects::create(&tx, &name, "", noon())
+        .await
+        .expect("a project");
+    tx.commit().await.expect("committed");
+    project.id
+}
+
+/// The id of the resource in a response.
+pub fn resource_id(answer: &Value) -> String {
+    answer["resourceId"].as_str().expect("an id").to_owned()
+}
+
+/// Status and JSON of a response.
+pub async fn read_json(response: Response<Body>) -> (StatusCode, Value) {
+    let (status, text) = read_text(response).await;
+    let json = serde_json::from_str(&text);
+    (status, json.unwrap_or_else(|_| json!(text)))
+}
+
+/// Status and text of a response.
+pub async fn read_text(response: Response<Body>) -> (StatusCode, String) {
+    let status = response.status();
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
+    (status, String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,433 @@
+//! Control of updates: assignments, pauses, orders and settings, and how a decision shows them.
+
+mod node_reports;
+
+use axum::http::StatusCode;
+use chrono::TimeDelta;
+use evenkeel_domain::decide::AgentProtocol;
+use evenkeel_store::nodes;
+use evenkeel_store::nodes::NodeState;
+use serde_json::{Value, json};
+
+use crate::test_server::{ResourceIds, TestServer, nightly, os_body};
+
+impl TestServer {
+    /// Changes the stored state of the node of a host.
+    pub async fn edit_node(&self, host: &str, change: impl FnOnce(&mut NodeState)) {
+        let tx = self.store.tenant(self.ours).await.expect("a transaction");
+        let host = host.parse().expect("an id");
+        let mut node = nodes::lock(&tx, host).await.expect("a node");
+        change(&mut node);
+        nodes::save(&tx, &node).await.expect("saved");
+        tx.commit().await.expect("committed");
+    }
+
+    /// Sets the node of the host to the state after a contact of our agent.
+    pub async fn mark_node_connected(&self, resources: &ResourceIds) {
+        let modules = vec!["packages".to_owned()];
+        let own = AgentProtocol::Own { modules };
+        self.edit_node(&resources.host, |node| {
+            node.provisioned = true;
+            node.protocol = own;
+        })
+        .await;
+    }
+
+    async fn get_decision(&self, resources: &ResourceIds) -> Value {
+        let path = format!("GET compute/instances/{}/decision", resources.instance);
+        self.expect_ok(&path, None).await
+    }
+
+    async fn create_policy(&self, name: &str) -> String {
+        let body = json!({"name": name, "updatePolicy": "UPDATE_POLICY_LATEST"});
+        let created = self.expect_ok("POST os-update-policies", Some(body)).await;
+        created["resourceId"].as_str().expect("an id").to_owned()
+    }
+
+    async fn assign(&self, target: &str, policy: &str) -> Value {
+        let body = json!({"osUpdatePolicyId": policy});
+        self.expect_ok(&format!("PUT assignments/{target}"), Some(body))
+            .await
+    }
+}
+
+/// The reason code, and whether the server would grant a start.
+fn reason_and_may_start(decision: &Value) -> (&str, bool) {
+    (
+        decision["reason"]["code"].as_str().expect("a code"),
+        decision["mayStart"].as_bool().expect("a boolean"),
+    )
+}
+
+#[tokio::test]
+async fn the_nearest_policy_that_fits_applies() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let instance = format!("compute/instances/{}", resources.instance);
+    let targets = [
+        ("project", "project"),
+        ("region", resources.region.as_str()),
+        ("site", &resources.site),
+        ("host", &resources.host),
+        ("instance", &resources.instance),
+    ];
+    server
+        .expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
+        .await;
+    for (level, target) in targets {
+        let policy = server.create_policy(level).await;
+        let created = server.assign(target, &policy).await;
+        assert_eq!(
+            (&created["target"], &created["targetKind"]),
+            (&json!(target), &json!(level))
+        );
+        let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
+        let effective = &fetched["effectiveUpdatePolicy"];
+        assert_eq!(effective["resourceId"], policy.as_str());
+        assert_eq!(effective["level"], level);
+        assert_eq!(effective["assignedTo"], target);
+        assert_eq!(server.get_decision(&resources).await["policy"], *effective);
+    }
+    let listed = server.expect_ok("GET assignments?pageSize=4", None).await;
+    assert_eq!(
+        (&listed["totalElements"], &listed["hasNext"]),
+        (&json!(5), &json!(true))
+    );
+    assert_eq!(listed["assignments"][0]["targetKind"], "site");
+    for (level, target) in targets.iter().rev() {
+        let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
+        assert_eq!(fetched["effectiveUpdatePolicy"]["level"], *level);
+        server
+            .expect_ok(&format!("DELETE assignments/{target}"), None)
+            .await;
+        let (status, _) = server
+            .request_as_writer(&format!("DELETE assignments/{target}"), None)
+            .await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+    }
+    let fetched = server.expect_ok(&format!("GET {instance}"), None).await;
+    assert_eq!(fetched["effectiveUpdatePolicy"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_policy_that_does_not_fit_is_skipped_and_named() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let mut image = os_body("Edge 3");
+    image["osType"] = json!("OS_TYPE_IMMUTABLE");
+    let image = server.expect_ok("POST compute/os", Some(image)).await;
+    let policy = json!({
+        "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"],
+        "allowDowngrade": true, "offlineDays": 0,
+    });
+    let policy = server
+        .expect_ok("POST os-update-policies", Some(policy))
+        .await;
+    assert_eq!(
+        (&policy["allowDowngrade"], &policy["offlineDays"]),
+        (&json!(true), &json!(0))
+    );
+    let policy = policy["resourceId"].as_str().expect("an id");
+    let latest = server.create_policy("latest").await;
+    server.assign(&resources.site, policy).await;
+    server.assign("project", &latest).await;
+
+    let (status, problem) = server
+        .request_as_writer(
+            &format!("PUT assignments/{}", resources.instance),
+            Some(json!({"osUpdatePolicyId": policy})),
+        )
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(problem["field"], "osUpdatePolicyId");
+
+    server
+        .expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
+        .await;
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(decision["policy"]["resourceId"], latest.as_str());
+    assert_eq!(decision["policy"]["level"], "project");
+    let skipped = &decision["skippedPolicies"][0];
+    assert_eq!(skipped["resourceId"], policy);
+    assert_eq!(skipped["assignedTo"], resources.site.as_str());
+    assert_eq!(
+        skipped["reason"],
+        "it installs an image, and the instance is updated by packages"
+    );
+}
+
+#[tokio::test]
+async fn a_policy_has_rules_for_packages() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let latest = |rules: Value| json!({"name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
+    let defaults = server
+        .expect_ok("POST os-update-policies", Some(latest(Value::Null)))
+        .await;
+    let none = json!({
+        "suites": [], "exclude": [], "minAgeDays": 0, "allowRemovals": false, "reboot": "IF_REQUIRED",
+        "services": "KEEP_RUNNING", "downloadBytesPerSecond": 0,
+    });
+    assert_eq!(defaults["packageRules"], none);
+
+    let rules = json!({
+        "suites": ["bookworm-security"], "exclude": ["linux-*"], "minAgeDays": 7, "allowRemovals": true,
+        "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 1_048_576,
+    });
+    let body = latest(rules.clone());
+    let created = server
+        .expect_ok("POST os-update-policies", Some(body))
+        .await;
+    assert_eq!(created["packageRules"], rules);
+    let id = created["resourceId"].as_str().expect("an id");
+    server.assign(&resources.instance, id).await;
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(decision["policy"]["target"]["packageRules"], rules);
+
+    let mut image = os_body("Edge 3");
+    image["osType"] = json!("OS_TYPE_IMMUTABLE");
+    let image = server.expect_ok("POST compute/os", Some(image)).await;
+    let body = |rules: &Value| {
+        json!({
+            "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"],
+            "packageRules": rules,
+        })
+    };
+    let refused = server
+        .request_as_writer("POST os-update-policies", Some(body(&rules)))
+        .await;
+    assert_eq!(refused.0, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.1["field"], "packageRules");
+    server
+        .expect_ok("POST os-update-policies", Some(body(&none)))
+        .await;
+}
+
+#[tokio::test]
+async fn an_assignment_with_limits_shows_their_usage() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    server
+        .expect_ok(&format!("DELETE assignments/{}", resources.instance), None)
+        .await;
+    let put = format!("PUT assignments/{}", resources.region);
+    let body =
+        json!({"osUpdatePolicyId": resources.policy, "maxConcurrent": 3, "stopAfterFailures": 1});
+    let created = server.expect_ok(&put, Some(body.clone())).await;
+    assert_eq!(created["since"], "2026-03-01T12:00:00Z");
+    assert_eq!(
+        (&created["slotsInUse"], &created["failures"]),
+        (&json!(0), &json!(0))
+    );
+    server.clock.advance(TimeDelta::seconds(9));
+    // A client may write back what it read.
+    let again = server.expect_ok(&put, Some(created)).await;
+    assert_eq!(again["since"], "2026-03-01T12:00:09Z");
+    assert_eq!(again["maxConcurrent"], 3);
+
+    let slots = server.get_decision(&resources).await["slots"].clone();
+    assert_eq!(slots["assignedTo"], resources.region.as_str());
+    assert_eq!(slots["maxConcurrent"], 3);
+    assert_eq!(
+        (&slots["heldByOthers"], &slots["holdsSlot"]),
+        (&json!(0), &json!(false))
+    );
+
+    let unlimited = server.assign(&resources.region, &resources.policy).await;
+    assert_eq!(unlimited["maxConcurrent"], Value::Null);
+    assert_eq!(server.get_decision(&resources).await["slots"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_decision_shows_pauses_orders_and_offline_grants() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    server.mark_node_connected(&resources).await;
+    let order = format!("compute/instances/{}/order", resources.instance);
+
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(reason_and_may_start(&decision), ("window_closed", false));
+    assert_eq!(decision["act"], "fetch");
+    assert_eq!(decision["grant"]["expiresAt"], "2026-03-08T12:00:00Z");
+    assert_eq!(
+        decision["grant"]["windows"][0]["start"],
+        "2026-03-01T13:00:00Z"
+    );
+    let nights = decision["windows"].as_array().expect("windows");
+    assert_eq!(nights[0]["openedBy"], "single_schedule");
+    assert_eq!(nights[1]["openedBy"], "repeated_schedule");
+    assert_eq!(nights[1]["scheduleId"], resources.repeated.as_str());
+    // 02:00 in Berlin, in winter.
+    assert_eq!(nights[1]["start"], "2026-03-02T01:00:00Z");
+
+    let now = json!({"kind": "now", "seconds": 600, "reason": "a hole"});
+    let created_order = server.expect_ok(&format!("PUT {order}"), Some(now)).await;
+    assert_eq!(
+        (&created_order["by"], &created_order["reason"]),
+        (&json!("writer"), &json!("a hole"))
+    );
+    assert_eq!(created_order["until"], "2026-03-01T12:10:00Z");
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(reason_and_may_start(&decision), ("window_open", true));
+    assert_eq!(
+        (&decision["act"], &decision["startDeadline"]),
+        (&json!("apply"), &created_order["until"])
+    );
+    assert_eq!(decision["order"], created_order);
+    assert_eq!(decision["windows"][0]["openedBy"], "order");
+
+    for scope in ["project", &resources.site, &resources.policy] {
+        let pause = format!("pauses/{scope}");
+        let created = server
+            .expect_ok(&format!("PUT {pause}"), Some(json!({"reason": "a storm"})))
+            .await;
+        assert_eq!(
+            (&created["scope"], &created["by"]),
+            (&json!(scope), &json!("writer"))
+        );
+        let decision = server.get_decision(&resources).await;
+        assert_eq!(
+            reason_and_may_start(&decision),
+            ("paused", false),
+            "{scope}"
+        );
+        assert_eq!(decision["pauses"], json!([created]));
+        assert_eq!(
+            server.expect_ok("GET pauses", None).await["pauses"],
+            json!([created])
+        );
+        server.expect_ok(&format!("DELETE {pause}"), None).await;
+        assert!(
+            reason_and_may_start(&server.get_decision(&resources).await).1,
+            "{scope}"
+        );
+    }
+
+    let cancel = json!({"kind": "cancel", "reason": "not now"});
+    server
+        .expect_ok(&format!("PUT {order}"), Some(cancel))
+        .await;
+    let decision = server.get_decision(&resources).await;
+    assert_eq!(reason_and_may_start(&decision), ("window_closed", false));
+    assert_eq!(decision["order"]["kind"], "cancel");
+    assert_eq!(
+        server.expect_ok(&format!("DELETE {order}"), None).await,
+        json!({})
+    );
+    for method in ["GET", "DELETE"] {
+        let (status, problem) = server
+            .request_as_writer(&format!("{method} {order}"), None)
+            .await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert_eq!(problem["message"], "order not found");
+    }
+    assert_eq!(server.get_decision(&resources).await["order"], Value::Null);
+}
+
+#[tokio::test]
+async fn project_settings_choose_the_schedules_that_open_windows_and_the_retention_of_runs() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let defaults = json!({"retentionDays": null, "anyScheduleStatus": false});
+    assert_eq!(server.expect_ok("GET settings", None).await, defaults);
+    let mut maintenance = nightly(&resources.site);
+    maintenance["scheduleStatus"] = json!("SCHEDULE_STATUS_MAINTENANCE");
+    let path = format!("schedules/repeated/{}", resources.repeated);
+    server
+        .expect_ok(&format!("PUT {path}"), Some(maintenance))
+        .await;
+
+    let opens = |decision: &Value| {
+        let windows = decision["windows"].as_array().expect("windows").iter();
+        windows
+            .filter(|w| w["openedBy"] == "repeated_schedule")
+            .count()
+    };
+    assert_eq!(opens(&server.get_decision(&resources).await), 0);
+    let other = json!({"retentionDays": 0, "anyScheduleStatus": true});
+    assert_eq!(
+        server.expect_ok("PUT settings", Some(other.clone())).await,
+        other
+    );
+    assert_eq!(server.expect_ok("GET settings", None).await, other);
+    assert!(opens(&server.get_decision(&resources).await) > 0);
+    assert_eq!(
+        server.expect_ok("PUT settings", Some(json!({}))).await,
+        defaults
+    );
+}
+
+#[tokio::test]
+async fn a_schedule_is_patched_and_replaced() {
+    let server = TestServer::new().await;
+    let resources = server.seed_resources().await;
+    let path = format!("schedules/repeated/{}", resources.repeated);
+    let changed = server
+        .expect_ok(
+            &format!("PATCH {path}"),
+            Some(json!({"cronHours": "3", "timeZone": null})),
+        )
+        .await;
+    assert_eq!(
+        (&changed["cronHours"], &changed["timeZone"]),
+        (&json!("3"), &json!("UTC"))
+    );
+    assert_eq!(changed["targetSiteId"], resources.site.as_str());
+    let moved = json!({"targetSiteId": "", "targetRegionId": resources.region});
+    let moved = server
+        .expect_ok(&format!("PATCH {path}"), Some(moved))
+        .await;
+    assert_eq!(moved["targetSite"], Value::Null);
+    assert_eq!(moved["targetRegion"]["name"], "south");
+    let (status, problem) = server
+        .request_as_writer(&format!("PATCH {path}"), Some(json!({"cronHours": null})))
+        .await;
+    assert_eq!(
+        (status, &problem["field"]),
+        (StatusCode::BAD_REQUEST, &json!("cronHours"))
+    );
+    let both = Some(json!({"targetHostId": resources.host}));
+    let (status, problem) = server
+        .request_as_writer(&format!("PATCH {path}"), both)
+        .await;
+    assert_eq!(
+        (status, &problem["field"]),
+        (StatusCode::BAD_REQUEST, &json!("targetRegionId"))
+    );
+
+    // An open window can be extended, but its start cannot be moved to another time in the past.
+    let path = format!("schedules/single/{}", resources.schedule);
+    server.clock.advance(TimeDelta::seconds(5_000));
+    let later = server.seconds(9_000);
+    let longer = server
+        .expect_ok(&format!("PATCH {path}"), Some(json!({"endSeconds": later})))
+        .await;
+    assert_eq!(longer["endSeconds"], later);
+    let open_ended = server
+        .expect_ok(
+            &format!("PATCH {path}?fieldMask=endSeconds"),
+            Some(json!({})),
+        )
+        .await;
+    assert_eq!(open_ended["endSeconds"], 0);
+    let mut replacement = open_ended.clone();
+    replacement["name"] = json!("tonight, and longer");
+    replacement["endSeconds"] = json!(later);
+    let (status, problem) = server
+        .request_as_writer(&format!("PUT {path}"), Some(replacement.clone()))
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "a comma: {problem}");
+    replacement["name"] = json!("tonight and longer");
+    let put = server
+        .expect_ok(&format!("PUT {path}"), Some(replacement))
+        .await;
+    assert_eq!(put["startSeconds"], open_ended["startSeconds"]);
+    let past = Some(json!({"startSeconds": server.seconds(-10)}));
+    let (status, problem) = server
+        .request_as_writer(&format!("PATCH {path}"), past)
+        .await;
+    assert_eq!(
+        (status, &problem["field"]),
+        (StatusCode::BAD_REQUEST, &json!("startSeconds"))
+    );
+}

@@ -1,0 +1,100 @@
+//! Marks silent nodes. A node that makes contact again is shown as running: see
+//! [`crate::status::RUNNING`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_kit::clock::Clock;
+use evenkeel_store::{Store, StoreError, nodes};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::outage::Outage;
+use crate::settings::{Settings, loop_interval};
+
+/// The maximum number of nodes that one statement updates.
+const BATCH_SIZE: u32 = 1_000;
+
+/// Marks silent nodes. A pass needs no input: its work follows from the database alone. It skips a
+/// node that is just reporting or that another replica is updating, so several replicas may run
+/// passes at the same time.
+#[derive(Clone, Debug)]
+pub struct SilentNodeWatch {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    check_interval: Duration,
+    silence_timeout: TimeDelta,
+    outage: Arc<Outage>,
+}
+
+impl SilentNodeWatch {
+    /// A watch on a store. A node that was asked to wait longer than usual is not silent before its
+    /// deadline.
+    #[must_use]
+    pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
+        Self {
+            store,
+            clock,
+            check_interval: loop_interval(settings.silence_check_interval),
+            silence_timeout: settings.effective_silence_timeout(),
+            outage: Arc::default(),
+        }
+    }
+
+    /// Shares the outage tracking with other tasks.
+    #[must_use]
+    pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
+        self.outage = Arc::clone(outage);
+        self
+    }
+
+    /// Runs passes until it is stopped. No node is marked until the server was able to receive
+    /// contacts for the whole timeout, since its start or since the end of an outage.
+    pub async fn run(self, stopping: CancellationToken) {
+        let mut ticks = tokio::time::interval(self.check_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut listening_since = None;
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let now = self.clock.now();
+            let since = *listening_since.get_or_insert(now);
+            let result = if now < since + self.silence_timeout {
+                self.store.ping().await.map(|()| 0)
+            } else {
+                self.pass_until(&stopping).await
+            };
+            self.outage.note_pass("silent nodes", &result);
+            match result {
+                Ok(0) => {}
+                Ok(silent) => tracing::info!(silent, "nodes have fallen silent"),
+                Err(_) => listening_since = None,
+            }
+        }
+    }
+
+    /// Runs one pass. Returns the number of nodes that became silent. Hosts of invalidated
+    /// instances do not count, and more than a batch of them is left for the next pass.
+    pub async fn pass(&self) -> Result<usize, StoreError> {
+        self.pass_until(&CancellationToken::new()).await
+    }
+
+    async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
+        let mut total = 0;
+        loop {
+            let now = self.clock.now();
+            let tx = self.store.fleet().await?;
+            let silent =
+                nodes::mark_silent_nodes(&tx, now - self.silence_timeout, now, BATCH_SIZE).await?;
+            tx.commit().await?;
+            total += silent.len();
+            if silent.is_empty() || stopping.is_cancelled() {
+                metrics::counter!("evenkeel_silent_nodes_total").increment(total as u64);
+                return Ok(total);
+            }
+        }
+    }
+}

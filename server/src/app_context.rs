@@ -1,0 +1,99 @@
+//! Application context: what the services share. Services communicate only through it and the
+//! database, and never call each other.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use evenkeel_auth::{Authority, CertificateAuthority, ExternalIssuer, Keys};
+use evenkeel_kit::{Clock, SystemClock};
+use evenkeel_store::Store;
+
+use crate::config::{Config, IssuerConfig};
+use crate::tls::Certificates;
+
+#[derive(Clone, Debug)]
+pub(crate) struct AppContext {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) authority: Arc<Authority>,
+    /// Authenticator of the REST API. Differs from `authority` if `auth.disabled` is set; nodes
+    /// always authenticate with `authority`.
+    pub(crate) rest_authenticator: Arc<Authority>,
+    pub(crate) certificates: Arc<Certificates>,
+}
+
+impl AppContext {
+    pub(crate) fn open(config: &Config, data_dir: &Path, store: Store) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let authority = Arc::new(open_authority(config, data_dir)?);
+        let rest_authenticator = if config.auth.disabled {
+            tracing::warn!(
+                rest = %config.rest.listen,
+                "auth.disabled is set: every request to the REST API has administrator rights"
+            );
+            let open = open_own_authority(config, data_dir)?.allow_anonymous();
+            Arc::new(open)
+        } else {
+            Arc::clone(&authority)
+        };
+        let south = &config.southbound;
+        let certificates = match (&south.certificate, &south.key) {
+            (Some(certificate), Some(key)) => {
+                Certificates::from_files(certificate, key, south.ca.as_deref())?
+            }
+            (None, None) => {
+                let folder = config
+                    .auth
+                    .ca
+                    .clone()
+                    .unwrap_or_else(|| data_dir.join("ca"));
+                let ca = CertificateAuthority::open(&folder, clock.now());
+                let ca = ca.context("the certificate authority is not usable")?;
+                Certificates::from_authority(ca, south, clock.now())?
+            }
+            _ => anyhow::bail!("set both southbound.certificate and southbound.key, or neither"),
+        };
+        Ok(Self {
+            store,
+            clock,
+            authority,
+            rest_authenticator,
+            certificates: Arc::new(certificates),
+        })
+    }
+}
+
+/// Opens the authority that issues and verifies tokens, including those of the external issuers.
+pub(crate) fn open_authority(config: &Config, data_dir: &Path) -> anyhow::Result<Authority> {
+    let mut authority = open_own_authority(config, data_dir)?;
+    for issuer in &config.auth.issuers {
+        let outside = open_issuer(issuer)
+            .with_context(|| format!("the keys of {} are not usable", issuer.issuer))?;
+        authority = authority.accept(outside);
+    }
+    Ok(authority)
+}
+
+/// Opens the authority that accepts only tokens of this server.
+fn open_own_authority(config: &Config, data_dir: &Path) -> anyhow::Result<Authority> {
+    let folder = config
+        .auth
+        .keys
+        .clone()
+        .unwrap_or_else(|| data_dir.join("keys"));
+    let keys = Keys::open(&folder).context("the signing keys are not usable")?;
+    Ok(Authority::new(keys, config.auth.tokens.clone()))
+}
+
+fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssuer> {
+    let (issuer, audience) = (config.issuer.as_str(), config.audience.as_deref());
+    let outside = match &config.jwks {
+        Some(file) => ExternalIssuer::open(issuer, audience, file)?,
+        None => ExternalIssuer::discover(issuer, audience)?,
+    };
+    Ok(match &config.roles {
+        Some(claim) => outside.with_roles_claim(claim),
+        None => outside,
+    })
+}

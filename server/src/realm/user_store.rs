@@ -1,0 +1,179 @@
+//! File of users: read at startup, and again whenever it changes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use evenkeel_auth::{Users, UsersFile};
+use figment::Figment;
+use figment::providers::{Format, Toml};
+
+/// Users who may log in, loaded from a file.
+#[derive(Debug)]
+pub(super) struct UserStore {
+    path: PathBuf,
+    current: Mutex<LoadedUsers>,
+}
+
+#[derive(Debug)]
+struct LoadedUsers {
+    users: Arc<Users>,
+    stamp: Option<FileStamp>,
+}
+
+/// Metadata that changes with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileStamp {
+    inode: u64,
+    size: u64,
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl UserStore {
+    /// Reads the file, which must be valid.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let stamp = read_stamp(path);
+        let users = read_users(path)?;
+        tracing::info!(path = %path.display(), users = users.count(), "login with a password is enabled");
+        warn_if_readable_by_others(path);
+        let loaded = LoadedUsers {
+            users: Arc::new(users),
+            stamp,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            current: Mutex::new(loaded),
+        })
+    }
+
+    /// Returns the users of the current file, or the previous users if the file cannot be read.
+    /// Blocking: do not call it in an async task.
+    pub(super) fn current_users(&self) -> Arc<Users> {
+        let mut loaded = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = read_stamp(&self.path);
+        if loaded.stamp != stamp {
+            // An unreadable file is not read again before it changes.
+            loaded.stamp = stamp;
+            match read_users(&self.path) {
+                Ok(users) => {
+                    tracing::info!(users = users.count(), "the file of users was reloaded");
+                    loaded.users = Arc::new(users);
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::error!(
+                        error,
+                        "the file of users is not usable; the previous users remain valid"
+                    );
+                }
+            }
+        }
+        Arc::clone(&loaded.users)
+    }
+}
+
+fn read_stamp(path: &Path) -> Option<FileStamp> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(FileStamp {
+        inode: metadata.ino(),
+        size: metadata.size(),
+        seconds: metadata.mtime(),
+        nanoseconds: metadata.mtime_nsec(),
+    })
+}
+
+fn read_users(path: &Path) -> anyhow::Result<Users> {
+    let unusable = || format!("the file of users {} is not usable", path.display());
+    let file = Figment::from(Toml::file_exact(path)).extract();
+    let file: UsersFile = file
+        .map_err(|error| without_source_line(&error))
+        .with_context(unusable)?;
+    Users::new(file).with_context(unusable)
+}
+
+/// Drops the excerpt of the file from the error, because it may contain a password hash.
+fn without_source_line(error: &figment::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    anyhow::Error::msg(first.to_owned())
+}
+
+/// Logs a warning if other users can read the password hashes.
+fn warn_if_readable_by_others(path: &Path) {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o007 != 0) {
+        tracing::warn!(path = %path.display(), "all users of this machine can read the password hashes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_kit::Secret;
+
+    use super::*;
+
+    fn user(name: &str, hash: &str) -> String {
+        format!(
+            "[[users]]\nname = '{name}'\npassword_hash = '{hash}'\nroles = ['evenkeel-admin']\n"
+        )
+    }
+
+    fn hash(password: &str) -> String {
+        evenkeel_auth::users::hash_password(&Secret::new(password)).unwrap()
+    }
+
+    #[test]
+    fn a_changed_file_applies_at_once_and_an_invalid_file_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users.toml");
+        fs::write(&path, user("alice", &hash("one"))).unwrap();
+        let people = UserStore::open(&path).unwrap();
+        let may = |name: &str, password: &str| {
+            let users = people.current_users();
+            users.log_in(name, &Secret::new(password)).is_some()
+        };
+        assert!(may("alice", "one"));
+
+        fs::write(&path, user("bob", &hash("other phrase"))).unwrap();
+        assert!(may("bob", "other phrase") && !may("alice", "one"));
+
+        fs::write(&path, "[[users]]\nname = 5\n").unwrap();
+        assert!(may("bob", "other phrase"));
+        fs::remove_file(&path).unwrap();
+        assert!(may("bob", "other phrase"));
+        fs::write(&path, "").unwrap();
+        assert!(!may("bob", "other phrase"), "no user is left");
+    }
+
+    #[test]
+    fn an_unusable_file_is_named_at_startup() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users.toml");
+        let error = format!("{:#}", UserStore::open(&path).unwrap_err());
+        assert!(error.contains("users.toml"), "{error}");
+        for (text, why) in [
+            (
+                user("alice", "open sesame"),
+                "user \"alice\": password_hash",
+            ),
+            (user("alice", "$argon2id$v=19$m=8,t=1,p=1"), "no salt"),
+            ("[[users]]\nname = 'alice'\n".to_owned(), "password_hash"),
+            ("[[people]]\nname = 'alice'\n".to_owned(), "people"),
+            ("[[users]\n".to_owned(), "users.toml"),
+            (
+                "[[users]]\npassword_hash = $argon2id$sesame\n".to_owned(),
+                "line 2",
+            ),
+        ] {
+            fs::write(&path, &text).unwrap();
+            let error = format!("{:#}", UserStore::open(&path).unwrap_err());
+            assert!(!error.contains("sesame"), "{error}");
+            assert!(
+                error.contains(why) && error.contains("users.toml"),
+                "{error}"
+            );
+        }
+    }
+}

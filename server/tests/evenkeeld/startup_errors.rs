@@ -1,0 +1,229 @@
+//! Startup errors and their messages.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+
+use crate::files::registry;
+use crate::test_server::{TestServer, sql};
+
+#[test]
+fn a_port_in_use_is_named_with_its_setting() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    for (setting, variable) in [
+        ("rest.listen", "EVENKEELD_REST__LISTEN"),
+        ("southbound.listen", "EVENKEELD_SOUTHBOUND__LISTEN"),
+        ("admin.listen", "EVENKEELD_ADMIN__LISTEN"),
+        ("files.listen", "EVENKEELD_FILES__LISTEN"),
+    ] {
+        let harness = TestServer::new();
+        let config = harness.write_file("evenkeeld.toml", &registry(&harness));
+        let with = harness.with_env(variable, &address);
+        let stderr = with.start(&["all", "--config", &config]).expect_failure();
+        assert!(
+            stderr.contains(&format!("cannot listen on {address}")),
+            "{stderr}"
+        );
+        assert!(
+            stderr.contains(setting) && stderr.contains(variable),
+            "{stderr}"
+        );
+        assert!(stderr.contains("Address already in use"), "{stderr}");
+    }
+}
+
+#[test]
+fn without_postgres_the_missing_package_is_named() {
+    let harness = TestServer::new().with_env("EVENKEELD_DATABASE__BINARIES", "/nowhere");
+    let stderr = harness.start(&["all"]).expect_failure();
+    assert!(
+        stderr.contains("install the Debian package `postgresql`"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_postgres_folder_of_another_owner_is_reported_with_a_fix() {
+    let harness = TestServer::new();
+    let data = harness.data_dir().join("postgres/data");
+    fs::create_dir_all(&data).unwrap();
+    // Only root can change the owner of a directory; skip the test otherwise.
+    let other_uid = if chown(&data, Some(12345), None).is_ok() {
+        12345
+    } else {
+        return;
+    };
+    let stderr = harness.start(&["all"]).expect_failure();
+    assert!(
+        stderr.contains(&format!("belongs to the user id {other_uid}")),
+        "{stderr}"
+    );
+    assert!(stderr.contains("chown -R"), "{stderr}");
+}
+
+#[test]
+fn a_data_directory_of_another_user_is_rejected() {
+    let harness = TestServer::new();
+    fs::create_dir_all(harness.data_dir()).unwrap();
+    if chown(harness.data_dir(), Some(12345), None).is_err() {
+        return; // Only root can change the owner of a directory.
+    }
+    let stderr = harness.start(&["all"]).expect_failure();
+    assert!(
+        stderr.contains("belongs to the user id 12345, but evenkeeld runs as"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_second_server_on_the_same_data_names_the_first() {
+    let harness = TestServer::new();
+    let mut first = harness.start(&["all"]);
+    first.wait_until_ready();
+    let stderr = harness.start(&["all"]).expect_failure();
+    assert!(
+        stderr.contains(&format!("process {} runs a Postgres there", first.pid())),
+        "{stderr}"
+    );
+    first.stop();
+}
+
+#[test]
+fn an_unknown_setting_is_named() {
+    let harness = TestServer::new();
+    let file = harness.write_file(
+        "evenkeeld.toml",
+        "[rest]\nlisten = '127.0.0.1:0'\nport = 80\n",
+    );
+    let stderr = harness.start(&["all", "--config", &file]).expect_failure();
+    assert!(
+        stderr.contains("unknown field") && stderr.contains("port"),
+        "{stderr}"
+    );
+    let stderr = harness
+        .start(&["all", "--config", "/no/such/file.toml"])
+        .expect_failure();
+    assert!(stderr.contains("/no/such/file.toml"), "{stderr}");
+}
+
+#[test]
+fn a_wrong_log_level_is_refused() {
+    let stderr = TestServer::new()
+        .with_env("EVENKEELD_LOG__LEVEL", "a=b=c")
+        .start(&["all"])
+        .expect_failure();
+    assert!(
+        stderr.contains("the log level is not understood"),
+        "{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn a_role_that_bypasses_row_level_security_is_rejected_with_commands_to_fix_it() {
+    let harness = TestServer::new();
+    let postgres = harness.start_postgres().await;
+    let superuser = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.admin_url());
+    let stderr = superuser.start(&["all"]).expect_failure();
+    assert!(
+        stderr.contains("ALTER ROLE \"postgres\" NOSUPERUSER NOBYPASSRLS"),
+        "{stderr}"
+    );
+
+    sql(&postgres.admin_url(), "ALTER ROLE evenkeel BYPASSRLS");
+    let harness = superuser.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
+    for command in ["all", "inventory", "maintenance-manager", "migrate"] {
+        let stderr = harness.start(&[command]).expect_failure();
+        assert!(
+            stderr.contains("ALTER ROLE \"evenkeel\" NOSUPERUSER NOBYPASSRLS"),
+            "{stderr}"
+        );
+    }
+    sql(&postgres.admin_url(), "ALTER ROLE evenkeel NOBYPASSRLS");
+    assert!(
+        harness.start(&["migrate"]).expect_success().is_empty(),
+        "fixed"
+    );
+    postgres.stop().await;
+}
+
+#[tokio::test]
+async fn single_services_need_a_migrated_schema() {
+    let harness = TestServer::new();
+    let postgres = harness.start_postgres().await;
+    let harness = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
+    for service in ["inventory", "maintenance-manager", "os-resource-manager"] {
+        let stderr = harness.start(&[service]).expect_failure();
+        assert!(stderr.contains("run `evenkeeld migrate` first"), "{stderr}");
+    }
+    harness.start(&["migrate"]).expect_success();
+    harness.start(&["migrate"]).expect_success();
+
+    let mut inventory = harness.start(&["inventory"]);
+    inventory.wait_until_ready();
+    let mut manager = harness.start(&["maintenance-manager"]);
+    manager.wait_until_ready();
+    let config = harness.write_file("evenkeeld.toml", &registry(&harness));
+    let systems = harness.with_env("EVENKEELD_FILES__LISTEN", "127.0.0.1:0");
+    let mut systems = systems.start(&["os-resource-manager", "--config", &config]);
+    systems.wait_until_ready();
+
+    assert_eq!(inventory.listeners(), ["admin", "rest"]);
+    assert_eq!(manager.listeners(), ["admin", "southbound"]);
+    assert_eq!(systems.listeners(), ["admin", "files"]);
+    systems.stop();
+    inventory.stop();
+    manager.stop();
+    postgres.stop().await;
+}
+
+#[tokio::test]
+async fn a_schema_newer_than_the_program_is_rejected() {
+    let harness = TestServer::new();
+    let postgres = harness.start_postgres().await;
+    let harness = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
+    harness.start(&["migrate"]).expect_success();
+    let step = "INSERT INTO seaql_migrations (version, applied_at) VALUES ('m9999_the_future', 0)";
+    sql(&postgres.url(), step);
+    for command in ["all", "inventory", "migrate"] {
+        let stderr = harness.start(&[command]).expect_failure();
+        assert!(
+            stderr.contains("newer than this program") && stderr.contains("m9999_the_future"),
+            "{stderr}"
+        );
+    }
+    postgres.stop().await;
+}
+
+#[test]
+fn a_single_service_without_a_database_names_the_setting() {
+    let stderr = TestServer::new().start(&["inventory"]).expect_failure();
+    assert!(
+        stderr.contains("set database.url, or EVENKEELD_DATABASE__URL"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn an_unreachable_database_is_a_clear_error() {
+    let url = "postgres:///evenkeel?host=/nowhere&user=evenkeel";
+    let stderr = TestServer::new()
+        .with_env("EVENKEELD_DATABASE__URL", url)
+        .start(&["all"])
+        .expect_failure();
+    assert!(
+        stderr.contains("cannot connect to the database"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_corrupt_key_file_is_named() {
+    let harness = TestServer::new();
+    fs::create_dir_all(harness.data_dir().join("keys")).unwrap();
+    harness.write_file("data/keys/signing.pem", "not a key");
+    let stderr = harness
+        .start(&["token", "operator", "--role", "admin"])
+        .expect_failure();
+    assert!(stderr.contains("signing.pem is not usable"), "{stderr}");
+}

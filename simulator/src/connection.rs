@@ -1,0 +1,282 @@
+//! The network between a node and the servers, with its faults.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Response, Status};
+
+use crate::rng::Rng;
+
+/// The maximum duration of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The longest retry hint that a node follows.
+const MAX_PUSHBACK: Duration = Duration::from_hours(1);
+
+/// How often each fault happens in a thousand calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The request never arrives.
+    pub lose_request: u16,
+    /// The request arrives, its answer does not.
+    pub lose_answer: u16,
+    /// The request arrives twice, at any of the servers, at the same time.
+    pub duplicate: u16,
+    /// The node gives up the call, and the request arrives after the next messages of the node.
+    pub straggle: u16,
+    /// The request is slow.
+    pub delay: u16,
+}
+
+/// Counters of all connections together.
+#[derive(Debug, Default)]
+pub struct NetworkCounters {
+    /// Polls that were answered.
+    pub polls: AtomicU64,
+    /// Other calls that were answered.
+    pub other_calls: AtomicU64,
+    /// Calls that failed on the network, by a fault or because a server was gone.
+    pub network_errors: AtomicU64,
+    /// Calls that a server refused.
+    pub refused: AtomicU64,
+    /// Requests that arrived more than once.
+    pub duplicated: AtomicU64,
+    /// Requests that arrived after the node had given them up.
+    pub delivered_late: AtomicU64,
+}
+
+/// The state that all connections share.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// How often each fault happens.
+    pub faults: Faults,
+    /// Counts what happened.
+    pub counters: Arc<NetworkCounters>,
+    faults_stopped: Arc<AtomicBool>,
+    late_calls: TaskTracker,
+}
+
+impl Network {
+    /// A network with these faults.
+    #[must_use]
+    pub fn new(faults: Faults) -> Self {
+        Self {
+            faults,
+            ..Self::default()
+        }
+    }
+
+    /// Ends all faults, and waits until the last late request has arrived.
+    pub async fn stop_faults(&self) {
+        self.faults_stopped.store(true, Ordering::SeqCst);
+        self.late_calls.close();
+        self.late_calls.wait().await;
+    }
+
+    /// Whether the faults have ended.
+    #[must_use]
+    pub fn is_fault_free(&self) -> bool {
+        self.faults_stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// The connection of one node. Each call goes to any of the servers.
+#[derive(Clone, Debug)]
+pub struct NodeConnection {
+    servers: Vec<Channel>,
+    authorization: MetadataValue<Ascii>,
+    network: Network,
+    faults: Faults,
+}
+
+/// A call that can be made now or later.
+type Call<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Arrives,
+    Slow,
+    RequestLost,
+    AnswerLost,
+    Twice,
+    Late,
+}
+
+impl NodeConnection {
+    /// A connection to these servers with this credential. Returns `None` if the credential is no
+    /// valid header.
+    #[must_use]
+    pub fn new(servers: Vec<Channel>, credential: &str, network: &Network) -> Option<Self> {
+        Some(Self {
+            servers,
+            authorization: format!("Bearer {credential}").parse().ok()?,
+            faults: network.faults,
+            network: network.clone(),
+        })
+    }
+
+    /// The same connection with other faults.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// The state that is shared with the other connections.
+    #[must_use]
+    pub const fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Replaces the credential by a new one of the server.
+    pub fn set_credential(&mut self, credential: &str) {
+        if let Ok(value) = format!("Bearer {credential}").parse() {
+            self.authorization = value;
+        }
+    }
+
+    /// Makes a call.
+    ///
+    /// # Errors
+    /// The server refused the call, or the call failed on the network.
+    pub async fn call<Q, A, S, F>(&self, rng: &mut Rng, message: Q, send: S) -> Result<A, Status>
+    where
+        Q: Clone + Send + 'static,
+        A: Send + 'static,
+        S: Fn(Channel, Request<Q>) -> F + Send + 'static,
+        F: Future<Output = Result<Response<A>, Status>> + Send + 'static,
+    {
+        let fate = self.draw_fate(rng);
+        let send = |rng: &mut Rng| -> Call<A> {
+            let mut request = Request::new(message.clone());
+            request.set_timeout(CALL_TIMEOUT);
+            request
+                .metadata_mut()
+                .insert("authorization", self.authorization.clone());
+            Box::pin(with_deadline(send(
+                rng.pick(&self.servers).clone(),
+                request,
+            )))
+        };
+        let answer = match fate {
+            Fate::Arrives => send(rng).await,
+            Fate::Slow => {
+                tokio::time::sleep(Duration::from_millis(rng.between(5, 250))).await;
+                send(rng).await
+            }
+            Fate::RequestLost => Err(network_error()),
+            Fate::AnswerLost => send(rng).await.and_then(|_| Err(network_error())),
+            Fate::Twice => {
+                increment(&self.network.counters.duplicated);
+                let (left, right) = tokio::join!(send(rng), send(rng));
+                if rng.happens(500) { left } else { right }
+            }
+            Fate::Late => {
+                increment(&self.network.counters.delivered_late);
+                let wait = Duration::from_millis(rng.between(10, 2_000));
+                let call = send(rng);
+                self.network.late_calls.spawn(async move {
+                    tokio::time::sleep(wait).await;
+                    // The answer is not used.
+                    drop(call.await);
+                });
+                Err(network_error())
+            }
+        };
+        match answer {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) => {
+                let counters = &self.network.counters;
+                increment(
+                    if is_network_error(&status) && retry_pushback(&status).is_none() {
+                        &counters.network_errors
+                    } else {
+                        &counters.refused
+                    },
+                );
+                Err(status)
+            }
+        }
+    }
+
+    fn draw_fate(&self, rng: &mut Rng) -> Fate {
+        if self.network.is_fault_free() {
+            return Fate::Arrives;
+        }
+        let faults = self.faults;
+        let all = [
+            (faults.lose_request, Fate::RequestLost),
+            (faults.lose_answer, Fate::AnswerLost),
+            (faults.duplicate, Fate::Twice),
+            (faults.straggle, Fate::Late),
+            (faults.delay, Fate::Slow),
+        ];
+        let mut drawn = rng.between(0, 999);
+        for (often, fate) in all {
+            if drawn < u64::from(often) {
+                return fate;
+            }
+            drawn -= u64::from(often);
+        }
+        Fate::Arrives
+    }
+}
+
+/// Opens a connection to a server over TLS, lazily: each call tries again to reach a server that is
+/// away.
+///
+/// # Errors
+/// The address or the certificate is invalid.
+pub fn connect_lazily(address: &str, ca: &str) -> Result<Channel, tonic::transport::Error> {
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca))
+        .domain_name("localhost");
+    Ok(Endpoint::from_shared(format!("https://{address}"))?
+        .tls_config(tls)?
+        .connect_timeout(Duration::from_secs(5))
+        .tcp_nodelay(true)
+        .connect_lazy())
+}
+
+/// The retry hint of an overloaded server; `None` if the call failed for another reason.
+#[must_use]
+pub fn retry_pushback(status: &Status) -> Option<Duration> {
+    use tonic::Code;
+    if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
+        return None;
+    }
+    let value = status.metadata().get("grpc-retry-pushback-ms")?;
+    let millis = value.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_millis(millis).min(MAX_PUSHBACK))
+}
+
+/// Whether a call failed on the network and was not refused by the server.
+#[must_use]
+pub fn is_network_error(status: &Status) -> bool {
+    use tonic::Code;
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
+    )
+}
+
+fn network_error() -> Status {
+    Status::unavailable("lost on the network")
+}
+
+async fn with_deadline<A>(
+    call: impl Future<Output = Result<Response<A>, Status>>,
+) -> Result<Response<A>, Status> {
+    let done = tokio::time::timeout(CALL_TIMEOUT, call).await;
+    done.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")))
+}
+
+pub(crate) fn increment(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,83 @@
+//! Inputs of a single node, read in one statement for any number of nodes: trust, order and open
+//! run.
+
+use std::sync::LazyLock;
+
+use evenkeel_domain::order::Order;
+use evenkeel_domain::run::UpdateRun;
+use sea_orm::QueryResult;
+
+use super::DecisionSubject;
+use crate::error::StoreError;
+use crate::fields::{RowReader, columns};
+use crate::rows::{update_order, update_run};
+use crate::tx::{Tx, ids_in, query_all};
+
+/// The inputs of a single node.
+#[derive(Debug)]
+pub struct NodeInputs {
+    /// Whether its instance is trusted.
+    pub trusted: bool,
+    pub order: Option<Order>,
+    /// Its open run.
+    pub run: Option<UpdateRun>,
+}
+
+pub(super) static NODE_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT coalesce(i.desired_state NOT IN ('untrusted', 'deleted') \
+         AND i.current_state NOT IN ('untrusted', 'deleted'), true), \
+         {}, {} \
+         FROM unnest({}) WITH ORDINALITY AS n (instance, place) \
+         {} {} {} \
+         ORDER BY n.place",
+        columns::<update_order::Model>("u"),
+        columns::<update_run::Model>("r"),
+        ids_in(2),
+        lateral_join("instances", "id = n.instance", "i"),
+        lateral_join("update_orders", "instance_id = n.instance", "u"),
+        lateral_join(
+            "update_runs",
+            "instance_id = n.instance AND ended_at IS NULL",
+            "r"
+        ),
+    )
+});
+
+/// Joins the row of a table that belongs to node `n`, one lookup per node. If the planner expected
+/// a short table, it would read the whole project for each report (docs/adr/0023). `OFFSET 0`
+/// prevents this.
+fn lateral_join(table: &str, is: &str, alias: &str) -> String {
+    format!(
+        "LEFT JOIN LATERAL (SELECT * FROM {table} WHERE tenant_id = $1 AND {is} OFFSET 0) {alias} ON true"
+    )
+}
+
+/// Loads the inputs of these nodes, in their order. A corrupt row of one node does not affect the
+/// others.
+pub(super) async fn load_node_inputs(
+    tx: &Tx,
+    of: &[DecisionSubject<'_>],
+) -> Result<Vec<Result<NodeInputs, StoreError>>, StoreError> {
+    let instances = of
+        .iter()
+        .map(|subject| subject.instance.bits().cast_signed());
+    let values = [
+        tx.tenant().uuid().into(),
+        instances.collect::<Vec<i32>>().into(),
+    ];
+    let rows = query_all(tx.conn(), NODE_INPUTS_SQL.as_str(), values).await?;
+    Ok(rows.iter().map(from_row).collect())
+}
+
+fn from_row(row: &QueryResult) -> Result<NodeInputs, StoreError> {
+    let mut row = RowReader::new(row);
+    let trusted = row.take()?;
+    let order = row.joined::<update_order::Model>()?;
+    let run = row.joined::<update_run::Model>()?;
+    Ok(NodeInputs {
+        trusted,
+        order: order.map(Order::try_from).transpose()?,
+        run: run.map(UpdateRun::try_from).transpose()?,
+    })
+}

@@ -1,0 +1,95 @@
+//! Hosts with their instances and hardware.
+
+use std::sync::LazyLock;
+
+use evenkeel_domain::host::Host;
+use evenkeel_domain::id::HostId;
+use evenkeel_domain::instance::Instance;
+use sea_orm::QueryResult;
+
+use crate::error::StoreError;
+use crate::fields::{self, RowReader};
+use crate::hardware::{self, RenderedHardware};
+use crate::instances;
+use crate::keyed::KeyedEntity;
+use crate::related::{self, Related, RelatedIdsSql};
+use crate::rows::host::{Entity, Model};
+use crate::tx::{Tx, ids_in, query_map, query_one};
+
+/// A host with its instance and hardware.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostDetails {
+    pub host: Host,
+    pub instance: Option<Instance>,
+    /// Its hardware, if the host reported it.
+    pub hardware: Option<RenderedHardware>,
+}
+
+/// The columns of hosts `h`.
+fn select_columns() -> String {
+    format!(
+        "{}, {}, {}",
+        fields::columns::<Model>("h"),
+        instances::columns(),
+        hardware::columns("w"),
+    )
+}
+
+/// The `FROM` clause for these columns.
+fn from_clause() -> String {
+    format!(
+        "hosts h \
+         LEFT JOIN instances i ON i.tenant_id = h.tenant_id AND i.host_id = h.id {} \
+         LEFT JOIN host_hardware w ON w.tenant_id = h.tenant_id AND w.host_id = h.id",
+        instances::JOINS_SQL,
+    )
+}
+
+static FIND_MANY_SQL: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {} FROM {} WHERE h.tenant_id = $1 AND h.id = ANY ({})",
+        select_columns(),
+        from_clause(),
+        ids_in(2),
+    )
+});
+
+static FIND_ONE_SQL: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {}, {} FROM {} WHERE h.tenant_id = $1 AND h.id = $2",
+        select_columns(),
+        RelatedIdsSql::for_node().columns(),
+        from_clause(),
+    )
+});
+
+/// The details of a host, and the resources that it and its instance refer to (see
+/// [`related::RelatedIds`]): one statement.
+///
+/// # Errors
+/// It does not exist in the project.
+pub async fn find_details(tx: &Tx, id: HostId) -> Result<(HostDetails, Related), StoreError> {
+    let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
+    let row = query_one(tx.conn(), FIND_ONE_SQL.as_str(), values).await?;
+    let row = row.ok_or(StoreError::NotFound {
+        what: Entity::RESOURCE,
+    })?;
+    Ok((details_from_row(&row)?, related::from_row(&row)?))
+}
+
+/// The details of the hosts that exist, in no particular order: one statement for any number of
+/// hosts.
+pub async fn find_many_details(tx: &Tx, ids: &[HostId]) -> Result<Vec<HostDetails>, StoreError> {
+    let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
+    let values = [tx.tenant().uuid().into(), ids.into()];
+    query_map(tx.conn(), FIND_MANY_SQL.as_str(), values, details_from_row).await
+}
+
+fn details_from_row(row: &QueryResult) -> Result<HostDetails, StoreError> {
+    let mut row = RowReader::new(row);
+    Ok(HostDetails {
+        host: row.fields::<Model>()?.try_into()?,
+        instance: instances::read_instance(&mut row)?,
+        hardware: hardware::read_hardware(&mut row)?,
+    })
+}

@@ -1,0 +1,247 @@
+//! Package versions that a project has recorded, and for how long.
+
+use std::slice::from_ref;
+
+use chrono::TimeDelta;
+use evenkeel_domain::Time;
+use evenkeel_domain::package::ObservedVersion;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{Store, package_versions};
+use futures_util::future::join_all;
+
+use crate::fixtures::{NOON, create_project};
+
+const DAY: TimeDelta = TimeDelta::days(1);
+
+fn package_version(name: &str, version: &str) -> ObservedVersion {
+    ObservedVersion {
+        name: name.into(),
+        architecture: "amd64".into(),
+        version: version.into(),
+    }
+}
+
+async fn record_versions(
+    store: &Store,
+    tenant: TenantId,
+    all: &[ObservedVersion],
+    at: Time,
+) -> u64 {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let recorded = package_versions::record_seen(&tx, all, at)
+        .await
+        .expect("recorded");
+    tx.commit().await.expect("committed");
+    recorded
+}
+
+async fn first_seen_by(store: &Store, tenant: TenantId, name: &str, by: Time) -> Vec<String> {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let listed = package_versions::list_first_seen_by(&tx, vec![name.to_owned()], by).await;
+    let listed = listed.expect("an answer");
+    listed.into_iter().map(|one| one.version).collect()
+}
+
+async fn delete_expired(store: &Store, now: Time, limit: u32) -> u64 {
+    let tx = store.fleet().await.expect("a transaction");
+    let removed = package_versions::delete_expired(&tx, now, limit)
+        .await
+        .expect("cleaned");
+    tx.commit().await.expect("committed");
+    removed
+}
+
+#[tokio::test]
+async fn the_age_of_a_version_counts_from_its_first_report() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let (old, new) = (package_version("curl", "1"), package_version("curl", "2"));
+    assert_eq!(
+        record_versions(&store, tenant, from_ref(&old), NOON).await,
+        1
+    );
+    let both = [old, new.clone(), new, package_version("jq", "1")];
+    assert_eq!(
+        record_versions(&store, tenant, &both, NOON + DAY * 3).await,
+        3
+    );
+    let of = async |name: &'static str, by| first_seen_by(&store, tenant, name, by).await;
+    assert_eq!(of("curl", NOON - DAY).await, Vec::<String>::new());
+    assert_eq!(of("curl", NOON).await, ["1"]);
+    assert_eq!(of("curl", NOON + DAY * 2).await, ["1"]);
+    assert_eq!(of("curl", NOON + DAY * 3).await, ["1", "2"]);
+    assert_eq!(of("bash", NOON + DAY * 3).await, Vec::<String>::new());
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let none = package_versions::list_first_seen_by(&tx, Vec::new(), NOON + DAY * 3).await;
+    assert!(none.expect("an answer").is_empty());
+}
+
+#[tokio::test]
+async fn the_ages_of_versions_are_constant_until_a_known_instant() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let week = DAY * 7;
+    let of = async |name: &str, now| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let until = package_versions::steady_until(&tx, &[name.to_owned()], week, now).await;
+        until.expect("an answer")
+    };
+    assert_eq!(of("curl", NOON).await, None);
+    record_versions(&store, tenant, &[package_version("curl", "1")], NOON).await;
+    record_versions(
+        &store,
+        tenant,
+        &[package_version("curl", "2")],
+        NOON + DAY * 3,
+    )
+    .await;
+    assert_eq!(of("curl", NOON + DAY * 4).await, Some(NOON + week));
+    assert_eq!(of("curl", NOON + week).await, Some(NOON + DAY * 10));
+    assert_eq!(of("bash", NOON + week).await, None);
+    // Later they would be recorded again, and in the end they expire.
+    let (record_due_at, expires_at) = (
+        NOON + package_versions::VERSION_TTL / 2,
+        NOON + package_versions::VERSION_TTL,
+    );
+    assert_eq!(of("curl", NOON + DAY * 10).await, Some(record_due_at));
+    assert_eq!(
+        of("curl", record_due_at).await,
+        Some(record_due_at + DAY * 3)
+    );
+    assert_eq!(of("curl", record_due_at + DAY * 3).await, Some(expires_at));
+}
+
+#[tokio::test]
+async fn a_repeated_report_of_a_version_is_recorded_once_a_day() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let all = [package_version("curl", "1"), package_version("jq", "1")];
+    assert_eq!(record_versions(&store, tenant, &all, NOON).await, 2);
+    let soon = NOON + TimeDelta::hours(23);
+    assert_eq!(record_versions(&store, tenant, &all, soon).await, 0);
+    assert_eq!(record_versions(&store, tenant, &all, NOON + DAY).await, 2);
+    assert_eq!(
+        record_versions(&store, tenant, &all, NOON).await,
+        0,
+        "an earlier time changes nothing"
+    );
+    assert_eq!(first_seen_by(&store, tenant, "jq", NOON).await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_version_is_recorded_again_before_it_expires() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let has_unrecorded = async |all: &[ObservedVersion], at| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        package_versions::has_unrecorded(&tx, all, at)
+            .await
+            .expect("an answer")
+    };
+    let all = [package_version("curl", "1"), package_version("jq", "1")];
+    record_versions(&store, tenant, &all[..1], NOON).await;
+    assert!(!has_unrecorded(&all[..1], NOON).await);
+    assert!(has_unrecorded(&all[..], NOON).await);
+    record_versions(&store, tenant, &all, NOON).await;
+    assert!(!has_unrecorded(&all[..], NOON + DAY * 199).await);
+    let later = NOON + DAY * 201;
+    assert!(has_unrecorded(&all[..], later).await);
+    assert_eq!(record_versions(&store, tenant, &all, later).await, 2);
+    assert!(!has_unrecorded(&all[..], later).await);
+    let nothing = [package_version("", "1")];
+    assert!(
+        !has_unrecorded(&nothing[..], NOON).await,
+        "an invalid version is never recorded"
+    );
+}
+
+#[tokio::test]
+async fn invalid_versions_are_skipped_and_the_rest_is_recorded() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let mut all = vec![
+        package_version("", "1"),
+        package_version("curl", ""),
+        package_version(&"x".repeat(129), "1"),
+        package_version("curl", &"1".repeat(257)),
+        ObservedVersion {
+            architecture: String::new(),
+            ..package_version("curl", "1")
+        },
+    ];
+    assert_eq!(record_versions(&store, tenant, &all, NOON).await, 0);
+    all.push(package_version("curl", "1"));
+    assert_eq!(record_versions(&store, tenant, &all, NOON).await, 1);
+    let many: Vec<_> = (0..=package_versions::MAX_VERSIONS_PER_REPORT)
+        .map(|n| package_version("many", &n.to_string()))
+        .collect();
+    let recorded = u64::try_from(package_versions::MAX_VERSIONS_PER_REPORT).expect("a number");
+    assert_eq!(record_versions(&store, tenant, &many, NOON).await, recorded);
+}
+
+#[tokio::test]
+async fn concurrent_reports_of_the_same_versions_do_not_block_each_other() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let mut all: Vec<_> = (0..200)
+        .map(|n| package_version(&format!("p{n}"), "1"))
+        .collect();
+    let mut at_once = async |at: Time| -> u64 {
+        let recorded = join_all((0..4).map(|n| {
+            all.reverse();
+            let all = all.clone();
+            let (store, at) = (&store, at + TimeDelta::milliseconds(n));
+            async move { record_versions(store, tenant, &all, at).await }
+        }));
+        recorded.await.iter().sum()
+    };
+    assert_eq!(at_once(NOON).await, 200);
+    assert_eq!(
+        at_once(NOON + DAY * 2).await,
+        200,
+        "once, not once per node"
+    );
+}
+
+#[tokio::test]
+async fn a_version_is_visible_only_in_its_project() {
+    let store = fresh_store().await;
+    let (ours, theirs) = (
+        create_project(&store, "ours").await,
+        create_project(&store, "theirs").await,
+    );
+    record_versions(&store, ours, &[package_version("curl", "1")], NOON).await;
+    let later = NOON + DAY * 30;
+    record_versions(&store, theirs, &[package_version("curl", "1")], later).await;
+    assert_eq!(first_seen_by(&store, ours, "curl", NOON).await, ["1"]);
+    assert_eq!(
+        first_seen_by(&store, theirs, "curl", NOON).await,
+        Vec::<String>::new(),
+        "the other project saw it later"
+    );
+}
+
+#[tokio::test]
+async fn versions_that_are_no_longer_reported_are_deleted_in_batches() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let old: Vec<_> = (0..10)
+        .map(|n| package_version("old", &n.to_string()))
+        .collect();
+    let reported = package_version("recent", "1");
+    record_versions(&store, tenant, &old, NOON).await;
+    record_versions(&store, tenant, from_ref(&reported), NOON).await;
+    record_versions(&store, tenant, &[reported], NOON + DAY * 2).await;
+    assert_eq!(
+        delete_expired(&store, NOON + package_versions::VERSION_TTL, 100).await,
+        0
+    );
+    let now = NOON + package_versions::VERSION_TTL + DAY;
+    let passes = (0..4).map(|_| delete_expired(&store, now, 2));
+    let removed = join_all(passes).await;
+    assert!(removed.iter().all(|count| *count <= 2), "{removed:?}");
+    let rest = delete_expired(&store, now, 100).await;
+    assert_eq!(removed.iter().sum::<u64>() + rest, 10);
+    assert_eq!(first_seen_by(&store, tenant, "recent", now).await, ["1"]);
+}

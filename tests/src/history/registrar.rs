@@ -1,0 +1,151 @@
+//! Registration and enrolment of new nodes.
+
+use chrono::TimeDelta;
+use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_proto::agent::{BootedImage, EnrollRequest, Identity, OsRelease};
+use evenkeel_simulator::connection;
+use evenkeel_simulator::rng::Rng;
+use reqwest::Method;
+use serde_json::json;
+use tonic::transport::Channel;
+use uuid::Uuid;
+
+use super::operator_client::OperatorClient;
+use super::operator_log::SimulatedMember;
+use super::replicas::{Replicas, machine_time};
+
+/// Registers and enrolls new nodes.
+#[derive(Debug)]
+pub struct NodeRegistrar {
+    /// A connection to each server, for the nodes that join next.
+    pub channels: Vec<Channel>,
+    ca: String,
+    token: String,
+    project: Uuid,
+    os: String,
+    authority: evenkeel_auth::Authority,
+}
+
+impl NodeRegistrar {
+    /// Prepares registrations in the project `default`.
+    ///
+    /// # Panics
+    /// A join token or an operating system cannot be created.
+    pub async fn open(replicas: &Replicas, client: &OperatorClient) -> Self {
+        let token = client
+            .send(0, Method::POST, "/join-tokens", Some(&json!({})))
+            .await;
+        let token = token.expect("a join token");
+        let project = client.get("").await;
+        let os = json!({
+            "name": "Ubuntu 24.04", "osType": "OS_TYPE_MUTABLE", "profileName": "ubuntu-24.04",
+            "sha256": "0".repeat(64),
+        });
+        Self {
+            channels: Vec::new(),
+            ca: replicas.ca_certificate(),
+            token: token["token"].as_str().expect("a token").to_owned(),
+            project: project["status"]["projectStatus"]["uID"]
+                .as_str()
+                .and_then(|id| id.parse().ok())
+                .expect("a project"),
+            os: client.create("/compute/os", &os).await,
+            authority: replicas.authority(),
+        }
+    }
+
+    /// Opens new connections, for the nodes that join next.
+    ///
+    /// # Panics
+    /// An address is invalid.
+    pub fn connect(&mut self, replicas: &Replicas) {
+        let addresses = replicas.southbound_addresses();
+        let channels = addresses
+            .iter()
+            .map(|address| connection::connect_lazily(address, &self.ca).expect("a connection"));
+        self.channels = channels.collect();
+    }
+
+    /// Enrolls a node with our own agent, as an image node if it has an image. Returns its IDs and its credential.
+    ///
+    /// # Panics
+    /// The server rejects the enrolment.
+    pub async fn enroll(
+        &self,
+        uuid: Uuid,
+        image: Option<BootedImage>,
+        rng: &mut Rng,
+    ) -> (SimulatedMember, String) {
+        let is_image = image.is_some();
+        let key = [rng.uuid(), rng.uuid(), rng.uuid()];
+        let request = EnrollRequest {
+            join_token: self.token.clone(),
+            identity: Some(Identity {
+                uuid: uuid.to_string(),
+                serial_number: String::new(),
+                host_name: "edge".to_owned(),
+            }),
+            os_release: Some(OsRelease {
+                id: "debian".to_owned(),
+                version_id: "12".to_owned(),
+                pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
+                version_codename: "bookworm".to_owned(),
+            }),
+            architecture: "amd64".to_owned(),
+            public_key: key.iter().flat_map(|part| *part.as_bytes()).collect(),
+            agent_version: "0.1.0".to_owned(),
+            booted_image: image,
+        };
+        let mut client = AgentServiceClient::new(self.channels[0].clone());
+        let answer = client
+            .enroll(request)
+            .await
+            .expect("a node joins")
+            .into_inner();
+        let member = SimulatedMember {
+            host: answer.host_id,
+            instance: answer.instance_id,
+            site: String::new(),
+            is_eim: false,
+            is_image,
+        };
+        (member, answer.credential)
+    }
+
+    /// Registers a node with EIM's agent and issues a token for it. Returns its IDs and the token.
+    ///
+    /// # Panics
+    /// The node cannot be registered.
+    pub async fn register(&self, client: &OperatorClient, uuid: Uuid) -> (SimulatedMember, String) {
+        self.register_with(client, uuid, &self.os).await
+    }
+
+    /// Registers a node like [`NodeRegistrar::register`], with another operating system.
+    ///
+    /// # Panics
+    /// The node cannot be registered.
+    pub async fn register_with(
+        &self,
+        client: &OperatorClient,
+        uuid: Uuid,
+        os: &str,
+    ) -> (SimulatedMember, String) {
+        let host = json!({ "name": "edge", "uuid": uuid.to_string(), "autoOnboard": true });
+        let host = client.create("/compute/hosts/register", &host).await;
+        let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
+        let instance = client.create("/compute/instances", &instance).await;
+        let lifetime = TimeDelta::days(1);
+        let issued = self
+            .authority
+            .issue_node(self.project, &host, lifetime, machine_time());
+        let credential = issued.expect("a token").token.reveal().to_owned();
+        let member = SimulatedMember {
+            host,
+            instance,
+            site: String::new(),
+            is_eim: true,
+            is_image: os != self.os,
+        };
+        (member, credential)
+    }
+}

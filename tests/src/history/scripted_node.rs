@@ -1,0 +1,242 @@
+//! Nodes that do exactly what a test requests, many at once.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_proto::agent::begin_response::Answer;
+use evenkeel_proto::agent::event::Kind;
+use evenkeel_proto::agent::{
+    BeginRequest, Downloaded, Downloading, Event, Facts, PollRequest, ReportRequest, ReportResponse,
+};
+use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
+use evenkeel_proto::maintmgr::update_status::StatusType;
+use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
+use evenkeel_simulator::connection::is_network_error;
+use evenkeel_simulator::rng::Rng;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use uuid::Uuid;
+
+use super::operator_client::OperatorClient;
+use super::operator_log::SimulatedMember;
+use super::registrar::NodeRegistrar;
+use super::replicas::Replicas;
+
+/// How long a call is repeated before the test fails.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// A node that does exactly what a test requests.
+#[derive(Clone, Debug)]
+pub struct ScriptedNode {
+    /// IDs of the node.
+    pub member: SimulatedMember,
+    /// UUID of the node.
+    pub uuid: Uuid,
+    credential: String,
+    /// Connections, one server after the other.
+    pub channels: Vec<Channel>,
+    /// The attempt that is ready to start.
+    pub attempt: Uuid,
+}
+
+impl ScriptedNode {
+    /// Enrolls a node with our own agent.
+    pub async fn enroll_own(
+        registrar: &mut NodeRegistrar,
+        replicas: &Replicas,
+        rng: &mut Rng,
+    ) -> Self {
+        registrar.connect(replicas);
+        let uuid = rng.uuid();
+        let (member, credential) = registrar.enroll(uuid, None, rng).await;
+        Self {
+            member,
+            uuid,
+            credential,
+            channels: registrar.channels.clone(),
+            attempt: Uuid::nil(),
+        }
+    }
+
+    /// Registers a node with EIM's agent.
+    pub async fn register_eim(
+        registrar: &mut NodeRegistrar,
+        replicas: &Replicas,
+        client: &OperatorClient,
+        rng: &mut Rng,
+    ) -> Self {
+        registrar.connect(replicas);
+        let uuid = rng.uuid();
+        let (member, credential) = registrar.register(client, uuid).await;
+        Self {
+            member,
+            uuid,
+            credential,
+            channels: registrar.channels.clone(),
+            attempt: Uuid::nil(),
+        }
+    }
+
+    /// Adds the credential to a message.
+    ///
+    /// # Panics
+    /// The credential is not a valid header.
+    pub fn with_credential<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let header = format!("Bearer {}", self.credential)
+            .parse()
+            .expect("a header");
+        request.metadata_mut().insert("authorization", header);
+        request
+    }
+
+    /// Opens more connections, because a server limits the number of concurrent calls on one connection.
+    pub fn add_connections(&mut self, registrar: &mut NodeRegistrar, replicas: &Replicas) {
+        for _ in 0..4 {
+            registrar.connect(replicas);
+            self.channels.extend(registrar.channels.iter().cloned());
+        }
+    }
+
+    /// Polls with facts, so that the server may send a decision.
+    ///
+    /// # Panics
+    /// The poll fails.
+    pub async fn send_facts(&self) {
+        let facts = Facts {
+            agent_version: "0.1.0".to_owned(),
+            modules: vec!["packages".to_owned()],
+            ..Facts::default()
+        };
+        let request = PollRequest {
+            facts: Some(facts),
+            ..PollRequest::default()
+        };
+        let mut client = AgentServiceClient::new(self.channels[0].clone());
+        client
+            .poll(self.with_credential(request))
+            .await
+            .expect("a poll");
+    }
+
+    /// Reports a new attempt that has downloaded and is ready to start.
+    pub async fn stage(&mut self, policy: &str, rng: &mut Rng) {
+        self.attempt = rng.uuid();
+        let kinds = [
+            Kind::Downloading(Downloading::default()),
+            Kind::Downloaded(Downloaded {}),
+        ];
+        self.report_until_acknowledged(policy, 1, &kinds).await;
+    }
+
+    /// Reports events until they are acknowledged.
+    ///
+    /// # Panics
+    /// They are not acknowledged in time.
+    pub async fn report_until_acknowledged(&self, policy: &str, first: u32, kinds: &[Kind]) {
+        let request = self.build_report(policy, first, kinds);
+        let last = request.events.last().map_or(0, |event| event.sequence);
+        assert_eq!(self.send_report(0, &request).await.acknowledged, last);
+    }
+
+    /// Sends a report, and repeats it until there is an answer.
+    ///
+    /// # Panics
+    /// There is no answer in time.
+    pub async fn send_report(&self, server: usize, request: &ReportRequest) -> ReportResponse {
+        self.call_until_answered(server, request, async |channel, request| {
+            AgentServiceClient::new(channel).report(request).await
+        })
+        .await
+    }
+
+    /// Builds a report of events.
+    pub fn build_report(&self, policy: &str, first: u32, kinds: &[Kind]) -> ReportRequest {
+        let event = |(sequence, kind): (u32, &Kind)| Event {
+            sequence,
+            node_time: None,
+            boot_id: "boot".to_owned(),
+            kind: Some(kind.clone()),
+            report: None,
+        };
+        ReportRequest {
+            attempt_id: self.attempt.to_string(),
+            target_digest: policy.to_owned(),
+            events: (first..).zip(kinds).map(event).collect(),
+        }
+    }
+
+    /// Requests a start until there is an answer. Returns whether the start was granted.
+    ///
+    /// # Panics
+    /// There is no answer in time.
+    pub async fn request_start(&self, policy: &str, server: usize) -> bool {
+        let request = BeginRequest {
+            attempt_id: self.attempt.to_string(),
+            target_digest: policy.to_owned(),
+            last_sequence: 2,
+        };
+        let answer = self
+            .call_until_answered(server, &request, async |channel, request| {
+                AgentServiceClient::new(channel).begin(request).await
+            })
+            .await;
+        matches!(answer.answer, Some(Answer::Granted(_)))
+    }
+
+    /// Sends a status of EIM's agent until there is an answer. Returns whether the answer has a window.
+    ///
+    /// # Panics
+    /// There is no answer in time.
+    pub async fn send_status(&self, server: usize, kind: StatusType, detail: &str) -> bool {
+        let request = PlatformUpdateStatusRequest {
+            host_guid: self.uuid.to_string(),
+            update_status: Some(UpdateStatus {
+                status_type: kind.into(),
+                status_detail: detail.to_owned(),
+                ..UpdateStatus::default()
+            }),
+        };
+        let answer = self
+            .call_until_answered(server, &request, async |channel, request| {
+                let mut client = MaintmgrServiceClient::new(channel);
+                client.platform_update_status(request).await
+            })
+            .await;
+        let schedule = answer.update_schedule;
+        schedule.is_some_and(|schedule| schedule.single_schedule.is_some())
+    }
+
+    /// Calls one server after the other, starting with `first`, until there is an answer. Agents repeat a call that may
+    /// have been lost in the same way.
+    async fn call_until_answered<Q: Clone, A>(
+        &self,
+        first: usize,
+        request: &Q,
+        call: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> A {
+        let begun = Instant::now();
+        for server in first.. {
+            let channel = self.channels[server % self.channels.len()].clone();
+            match call(channel, self.with_credential(request.clone())).await {
+                Ok(answer) => return answer.into_inner(),
+                Err(status) => self.wait_before_retry(&status, begun).await,
+            }
+        }
+        unreachable!("the loop has no end")
+    }
+
+    async fn wait_before_retry(&self, status: &Status, begun: Instant) {
+        assert!(
+            is_network_error(status),
+            "{} was refused: {status:?}",
+            self.member.host
+        );
+        assert!(
+            begun.elapsed() < ANSWER_TIMEOUT,
+            "{} has no answer: {status:?}",
+            self.member.host
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

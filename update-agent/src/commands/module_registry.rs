@@ -1,0 +1,196 @@
+//! Builds the parts of an agent from the configuration.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use evenkeel_kit::{Clock, SystemClock};
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
+use super::images::ImageSystem;
+use crate::agent::ShutdownGuard;
+use crate::config::Config;
+use crate::engine::{self, Engine};
+use crate::gate::{Gate, GateParts};
+use crate::journal::Journal;
+use crate::link::TimeFloor;
+use crate::model::Failure;
+use crate::modules::image::ImageModule;
+use crate::modules::packages::{PackageTools, PackagesModule};
+use crate::modules::{AnyModule, ModuleAdapter};
+use crate::os;
+use crate::owner::Owner;
+use crate::paths::AgentPaths;
+use crate::reboot::{NoReboot, RebootControl, SystemReboot};
+use crate::runner::{HostRunner, Runner};
+
+/// Exists if systemd is the service manager of the system.
+const SYSTEMD_MARKER: &str = "/run/systemd/system";
+
+/// Builds the modules and the other parts of an agent.
+pub struct ModuleRegistry<'a> {
+    /// The agent's configuration.
+    pub config: &'a Config,
+    /// The managed root and the agent's files.
+    pub paths: &'a AgentPaths,
+    /// Starts programs of the managed root.
+    pub runner: Arc<dyn Runner>,
+    /// Source of the current time.
+    pub clock: Arc<dyn Clock>,
+    /// Limits of the machine's owner.
+    pub owner: Arc<Owner>,
+    /// Loaded at the first use.
+    images: OnceLock<Result<Option<ImageSystem>, Failure>>,
+    /// Loaded at the first use.
+    time_floor: OnceLock<Arc<TimeFloor>>,
+}
+
+impl fmt::Debug for ModuleRegistry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModuleRegistry")
+            .field("paths", &self.paths)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> ModuleRegistry<'a> {
+    /// Uses the programs of the managed root and the clock of the machine.
+    pub fn new(config: &'a Config, paths: &'a AgentPaths) -> Self {
+        let runner = Arc::new(HostRunner::new(paths.root()));
+        Self::with_runner(config, paths, runner, Arc::new(SystemClock))
+    }
+
+    /// Uses another runner and another clock.
+    pub fn with_runner(
+        config: &'a Config,
+        paths: &'a AgentPaths,
+        runner: Arc<dyn Runner>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let owner = Arc::new(Owner::new(paths.clone(), Arc::clone(&clock)));
+        Self {
+            config,
+            paths,
+            runner,
+            clock,
+            owner,
+            images: OnceLock::new(),
+            time_floor: OnceLock::new(),
+        }
+    }
+
+    /// The image slots; `None` if this system has no second slot. Fails with advice if the slots
+    /// are not usable.
+    pub fn images(&self) -> Result<Option<&ImageSystem>, Failure> {
+        let images = self.images.get_or_init(|| ImageSystem::load(self));
+        match images {
+            Ok(images) => Ok(images.as_ref()),
+            Err(failure) => Err(failure.clone()),
+        }
+    }
+
+    /// The latest trusted time. There is one instance per process, so that all connections to the
+    /// server share it.
+    pub fn time_floor(&self) -> Arc<TimeFloor> {
+        Arc::clone(
+            self.time_floor
+                .get_or_init(|| Arc::new(TimeFloor::load(self.paths))),
+        )
+    }
+
+    /// The package tools: apt and dpkg.
+    pub fn package_tools(&self) -> PackageTools {
+        PackageTools::new(
+            Arc::clone(&self.runner),
+            self.config.package_tool_timeouts(),
+        )
+    }
+
+    /// Whether the managed root is the agent's own system and systemd runs it.
+    pub fn has_systemd(&self) -> bool {
+        self.paths.is_own_system() && Path::new(SYSTEMD_MARKER).is_dir()
+    }
+
+    /// Builds all modules of this agent.
+    pub fn build_modules(&self) -> Vec<Box<dyn AnyModule>> {
+        let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
+        if self.has_packages() {
+            let owner = Arc::clone(&self.owner);
+            let services = self.has_systemd();
+            modules.push(Box::new(ModuleAdapter {
+                module: PackagesModule::new(
+                    self.package_tools(),
+                    self.paths.clone(),
+                    owner,
+                    services,
+                ),
+                select_spec: PackagesModule::select_spec,
+            }));
+        }
+        match self.images() {
+            Ok(None) => {}
+            Ok(Some(images)) => modules.push(Box::new(ModuleAdapter {
+                module: images.image_module(self),
+                select_spec: ImageModule::select_spec,
+            })),
+            Err(failure) => {
+                tracing::error!(%failure, "there are image slots, but they cannot be used");
+            }
+        }
+        modules
+    }
+
+    /// Whether packages can be changed: always, except in an image that has no dpkg or is
+    /// read-only.
+    pub fn has_packages(&self) -> bool {
+        if matches!(self.images(), Ok(None)) {
+            return true;
+        }
+        let is_fixed = statvfs(self.paths.inside("/usr"))
+            .is_ok_and(|stats| stats.f_flag.contains(StatVfsMountFlags::RDONLY));
+        os::has_dpkg(self.paths) && !is_fixed
+    }
+
+    /// Builds the engine with a journal.
+    pub fn build_engine(&self, journal: Box<dyn Journal>) -> Engine {
+        let owner = Arc::clone(&self.owner);
+        let parts = engine::EngineParts {
+            modules: self.build_modules(),
+            journal,
+            clock: Arc::clone(&self.clock),
+            boot_id: os::boot_id(),
+            reboot: self.reboot_control(),
+            may_reboot: Arc::new(move || owner.may_reboot()),
+        };
+        Engine::new(parts).with_settling_time(self.config.reboot.services_timeout)
+    }
+
+    /// The reboot control. The agent does not reboot the system around another root.
+    fn reboot_control(&self) -> Box<dyn RebootControl> {
+        if !self.paths.is_own_system() {
+            return Box::new(NoReboot);
+        }
+        let system = Arc::new(HostRunner::new(Path::new("/")));
+        let command = self.config.reboot.command.clone();
+        Box::new(SystemReboot::new(system, command))
+    }
+
+    /// Builds the gate, which checks whether the node lets a change begin.
+    pub fn build_gate(&self) -> Gate {
+        Gate::new(GateParts {
+            owner: Arc::clone(&self.owner),
+            runner: Arc::clone(&self.runner),
+            paths: self.paths.clone(),
+            settings: self.config.gate_settings(),
+        })
+    }
+
+    /// Builds the guard, which prevents a shutdown during a change.
+    pub fn shutdown_guard(&self) -> ShutdownGuard {
+        if self.has_systemd() {
+            ShutdownGuard::new(Arc::clone(&self.runner))
+        } else {
+            ShutdownGuard::disabled()
+        }
+    }
+}

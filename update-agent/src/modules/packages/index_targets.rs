@@ -1,0 +1,185 @@
+//! apt's package indexes, and the names of the suites that they belong to.
+
+use std::collections::BTreeSet;
+
+/// Format for `apt-get indextargets --format` that [`parse_targets`] reads.
+pub const FORMAT: &str = "$(REPO_URI)\t$(RELEASE)\t$(SUITE)\t$(CODENAME)\t$(LABEL)\t$(VERSION)";
+
+/// Filter of the same command that selects indexes of packages.
+pub const FILTER: &str = "Created-By: Packages";
+
+/// An index of packages. Fields that its Release file does not contain are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexTarget {
+    /// URI of the repository.
+    pub uri: String,
+    /// Name of the suite in the source.
+    pub release: String,
+    /// Name of the suite in the Release file, for example `oldstable-security`.
+    pub suite: String,
+    /// Codename in the Release file, for example `bookworm-security`.
+    pub codename: String,
+    label: String,
+    version: String,
+}
+
+impl IndexTarget {
+    /// Whether the index belongs to a suite of a source.
+    pub fn belongs_to(&self, uri: &str, release: &str) -> bool {
+        self.release == release && normalize_uri(&self.uri) == normalize_uri(uri)
+    }
+
+    /// The names of the suite: in the source and in the Release file. A folder is not a name.
+    pub fn suite_names(&self) -> impl Iterator<Item = &str> {
+        let names = [&self.release, &self.suite, &self.codename];
+        let names = names.into_iter().map(String::as_str);
+        names.filter(|name| !name.is_empty() && !name.ends_with('/'))
+    }
+
+    /// The origin that apt prints for versions of this index.
+    fn origin(&self) -> String {
+        let colon = if self.label.is_empty() { "" } else { ":" };
+        let slash = if self.version.is_empty() { "" } else { "/" };
+        format!("{}{colon}{}{slash}{}", self.label, self.version, self.suite)
+    }
+}
+
+/// A normalized URI, for comparison.
+fn normalize_uri(uri: &str) -> String {
+    let uri = uri.trim_end_matches('/');
+    match uri.strip_prefix("file:///") {
+        Some(path) => format!("file:/{path}"),
+        None => uri.to_owned(),
+    }
+}
+
+/// Parses apt's list of indexes; `Err` is the first invalid line.
+pub fn parse_targets(text: &str) -> Result<Vec<IndexTarget>, &str> {
+    text.lines()
+        .map(|line| {
+            let fields: Vec<_> = line.split('\t').map(field_value).collect();
+            let [uri, release, suite, codename, label, version] = fields[..] else {
+                return Err(line);
+            };
+            Ok(IndexTarget {
+                uri: uri.to_owned(),
+                release: release.to_owned(),
+                suite: suite.to_owned(),
+                codename: codename.to_owned(),
+                label: label.to_owned(),
+                version: version.to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// The value of a field. apt prints the name of the field if it has no value.
+fn field_value(field: &str) -> &str {
+    if field.starts_with("$(") { "" } else { field }
+}
+
+/// The suites and codenames of a version's origins.
+pub fn origin_suites(origins: &[String], targets: &[IndexTarget]) -> BTreeSet<String> {
+    let mut suites = BTreeSet::new();
+    for origin in origins {
+        let own = targets_of_origin(origin, targets);
+        if own.is_empty() {
+            suites.extend(parse_suite(origin).map(str::to_owned));
+        }
+        for target in own {
+            suites.extend(target.suite_names().map(str::to_owned));
+        }
+    }
+    suites
+}
+
+/// The known codenames of a version's origins.
+pub fn origin_codenames<'a>(origins: &[String], targets: &'a [IndexTarget]) -> BTreeSet<&'a str> {
+    let targets = origins
+        .iter()
+        .flat_map(|origin| targets_of_origin(origin, targets));
+    let names = targets.map(|target| target.codename.as_str());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The indexes with an origin.
+fn targets_of_origin<'a>(origin: &str, targets: &'a [IndexTarget]) -> Vec<&'a IndexTarget> {
+    let own = targets.iter().filter(|target| target.origin() == origin);
+    own.collect()
+}
+
+/// The suite of `LABEL:VERSION/SUITE`, where the first two parts are optional.
+fn parse_suite(origin: &str) -> Option<&str> {
+    let (_, suite) = origin
+        .rsplit_once('/')
+        .or_else(|| origin.rsplit_once(':'))
+        .unwrap_or(("", origin));
+    let is_suite = !suite.is_empty() && !matches!(suite, "local-deb" | "now");
+    is_suite.then_some(suite)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From Debian 12, and with repositories whose Release files contain little.
+    const TARGETS: &str = "\
+http://deb.debian.org/debian/\tbookworm\toldstable\tbookworm\tDebian\t12.15
+http://deb.debian.org/debian-security/\tbookworm-security\toldstable-security\tbookworm-security\tDebian-Security\t12
+file:/srv/repo/\tstable\tstable\tstable\t$(LABEL)\t9
+file:/srv/extra/\tentryname\textra-suite\textra-code\tExtra\t$(VERSION)
+https://flat.example/\t./\t$(SUITE)\t$(CODENAME)\tFlat\t$(VERSION)
+";
+
+    fn names(origin: &str) -> Vec<String> {
+        let targets = parse_targets(TARGETS).unwrap();
+        origin_suites(&[origin.to_owned()], &targets)
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn a_version_matches_every_name_of_its_suite() {
+        assert_eq!(names("Debian:12.15/oldstable"), ["bookworm", "oldstable"]);
+        assert_eq!(
+            names("Debian-Security:12/oldstable-security"),
+            ["bookworm-security", "oldstable-security"]
+        );
+        assert_eq!(names("9/stable"), ["stable"]);
+        assert_eq!(
+            names("Extra:extra-suite"),
+            ["entryname", "extra-code", "extra-suite"]
+        );
+    }
+
+    #[test]
+    fn a_version_of_an_unknown_index_matches_the_name_that_apt_prints() {
+        assert_eq!(names("Debian:13.1/stable"), ["stable"]);
+        assert_eq!(names("Other:sid"), ["sid"]);
+        assert_eq!(names("local-deb"), [""; 0]);
+    }
+
+    #[test]
+    fn a_codename_comes_only_from_the_release_file() {
+        let targets = parse_targets(TARGETS).unwrap();
+        let origins = |origin: &str| [origin.to_owned()];
+        let codenames = origin_codenames(&origins("Debian:12.15/oldstable"), &targets);
+        assert_eq!(codenames, ["bookworm"].into());
+        assert!(origin_codenames(&origins("Flat:"), &targets).is_empty());
+        assert!(origin_codenames(&origins("Debian:13.1/stable"), &targets).is_empty());
+    }
+
+    #[test]
+    fn an_index_belongs_to_the_suite_of_its_source() {
+        let targets = parse_targets(TARGETS).unwrap();
+        assert!(targets[0].belongs_to("http://deb.debian.org/debian", "bookworm"));
+        assert!(targets[2].belongs_to("file:///srv/repo", "stable"));
+        assert!(!targets[2].belongs_to("file:///srv/repo", "entryname"));
+        assert!(!targets[0].belongs_to("http://deb.debian.org/debian-security", "bookworm"));
+    }
+
+    #[test]
+    fn an_invalid_line_is_an_error() {
+        assert_eq!(parse_targets("file:/srv\tstable"), Err("file:/srv\tstable"));
+    }
+}

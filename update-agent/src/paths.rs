@@ -1,0 +1,149 @@
+//! Paths of the managed root and of the agent's own files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::durable::{self, FileError};
+
+/// Folder of the agent inside the managed root. apt of that root must be able to read it.
+const AGENT_FOLDER: &str = "var/lib/evenkeel-agent";
+
+/// Paths in the managed root and in the agent's state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentPaths {
+    root: PathBuf,
+    state: PathBuf,
+}
+
+impl AgentPaths {
+    /// Paths for `root`; the default state directory is `<root>/var/lib/evenkeel-agent`.
+    pub fn new(root: impl Into<PathBuf>, state: Option<PathBuf>) -> Self {
+        let root = root.into();
+        let state = state.unwrap_or_else(|| root.join(AGENT_FOLDER));
+        Self { root, state }
+    }
+
+    /// Creates the required folders. Only the owner may list the state directory, but others may
+    /// traverse it, because apt downloads packages into a folder below it. A folder in the root is
+    /// created for these downloads; if the root is read-only, it gets no packages.
+    pub fn prepare(&self) -> Result<(), FileError> {
+        durable::create_folder(&self.state, 0o711)?;
+        let own = self.root.join(AGENT_FOLDER);
+        match durable::create_folder(&own, 0o711) {
+            Err(error)
+                if own != self.state
+                    && error.source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+            {
+                tracing::debug!(folder = %own.display(), "the root is read-only");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// The managed root; `/` is the running system itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether the agent manages the system that it runs on.
+    pub fn is_own_system(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Path of a file in the managed root; `path` is as seen from inside.
+    pub fn inside(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// The journal of the open attempt.
+    pub fn journal(&self) -> PathBuf {
+        self.state.join("journal.json")
+    }
+
+    /// The offline grant.
+    pub fn grant(&self) -> PathBuf {
+        self.state.join("grant.json")
+    }
+
+    /// Lock file of the running agent.
+    pub fn lock(&self) -> PathBuf {
+        self.state.join("lock")
+    }
+
+    /// Record of the image slots and of failed images.
+    pub fn slots(&self) -> PathBuf {
+        self.state.join("slots.json")
+    }
+
+    /// Downloaded image files until they are unpacked.
+    pub fn spool(&self) -> PathBuf {
+        self.state.join("images")
+    }
+
+    /// Keys that may sign images.
+    pub fn image_keys(&self) -> PathBuf {
+        self.inside("/etc/evenkeel/image-keys.d")
+    }
+
+    /// Identity of this node at the server.
+    pub fn node(&self) -> PathBuf {
+        self.state.join("node.json")
+    }
+
+    /// The bearer token.
+    pub fn credential(&self) -> PathBuf {
+        self.state.join("credential")
+    }
+
+    /// The node's private key.
+    pub fn key(&self) -> PathBuf {
+        self.state.join("key.pem")
+    }
+
+    /// CA of the server; missing if the system roots are used.
+    pub fn ca(&self) -> PathBuf {
+        self.state.join("ca.pem")
+    }
+
+    /// History of the ended attempts.
+    pub fn history(&self) -> PathBuf {
+        self.state.join("history.json")
+    }
+
+    /// Limits of the machine's owner.
+    pub fn limits(&self) -> PathBuf {
+        self.inside("/etc/evenkeel/limits.toml")
+    }
+
+    /// The agent's last status, for `status`.
+    pub fn status(&self) -> PathBuf {
+        self.state.join("status.json")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_in_the_managed_root_by_default() {
+        let paths = AgentPaths::new("/srv/node", None);
+        assert_eq!(
+            paths.journal(),
+            Path::new("/srv/node/var/lib/evenkeel-agent/journal.json")
+        );
+        assert_eq!(
+            paths.inside("/etc/os-release"),
+            Path::new("/srv/node/etc/os-release")
+        );
+        let paths = AgentPaths::new("/", Some("/tmp/state".into()));
+        assert_eq!(paths.key(), Path::new("/tmp/state/key.pem"));
+        assert!(paths.is_own_system());
+    }
+}

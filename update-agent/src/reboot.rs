@@ -1,0 +1,147 @@
+//! Rebooting the node. The engine decides when. The agent never reboots a node whose root is not
+//! its own system.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_kit::chain;
+
+use crate::model::{Failure, FailureKind};
+use crate::runner::{Command, Runner};
+
+/// Time limit for the command that requests a reboot, not for the reboot itself.
+const REBOOT_COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Default command that reboots the node.
+pub const DEFAULT_REBOOT_COMMAND: [&str; 2] = ["systemctl", "reboot"];
+
+/// Reboots the node.
+#[async_trait::async_trait]
+pub trait RebootControl: Send + Sync {
+    /// Why the node cannot be rebooted; `None` if it can.
+    fn obstacle(&self) -> Option<String>;
+
+    /// Requests a reboot and returns while the system goes down. Success does not prove that the
+    /// node reboots: only another boot ID does.
+    async fn request_reboot(&self) -> Result<(), Failure>;
+}
+
+/// Reboots with a command.
+pub struct SystemReboot {
+    runner: Arc<dyn Runner>,
+    command: Vec<String>,
+}
+
+impl fmt::Debug for SystemReboot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemReboot")
+            .field("command", &self.command)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SystemReboot {
+    /// Reboots with `command` (the program first), started by a runner of the system that the agent
+    /// runs on.
+    pub fn new(runner: Arc<dyn Runner>, command: Vec<String>) -> Self {
+        Self { runner, command }
+    }
+}
+
+#[async_trait::async_trait]
+impl RebootControl for SystemReboot {
+    fn obstacle(&self) -> Option<String> {
+        let empty = self.command.is_empty();
+        empty.then(|| "no reboot command is configured".to_owned())
+    }
+
+    async fn request_reboot(&self) -> Result<(), Failure> {
+        let failed = |reason: String| Failure::new(FailureKind::Reboot, reason);
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(failed("no reboot command is configured".to_owned()));
+        };
+        let command = Command::new(program.as_str(), REBOOT_COMMAND_TIMEOUT)
+            .with_arguments(arguments.iter().cloned());
+        let output = self
+            .runner
+            .run(&command)
+            .await
+            .map_err(|error| failed(chain(&error).to_string()))?;
+        if output.succeeded() {
+            return Ok(());
+        }
+        let reason = format!("{command} {}", output.describe_status());
+        Err(Failure::with_log(
+            FailureKind::Reboot,
+            reason,
+            &output.combined_output(),
+        ))
+    }
+}
+
+/// Never reboots: the managed root is not the system that the agent runs on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoReboot;
+
+const FOREIGN_ROOT: &str = "the managed root is not the system that the agent runs on";
+
+#[async_trait::async_trait]
+impl RebootControl for NoReboot {
+    fn obstacle(&self) -> Option<String> {
+        Some(FOREIGN_ROOT.to_owned())
+    }
+
+    async fn request_reboot(&self) -> Result<(), Failure> {
+        Err(Failure::new(FailureKind::Reboot, FOREIGN_ROOT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::runner::HostRunner;
+
+    fn reboot(command: &[&str]) -> SystemReboot {
+        let command = command
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect();
+        SystemReboot::new(Arc::new(HostRunner::new(Path::new("/"))), command)
+    }
+
+    #[tokio::test]
+    async fn a_failed_command_is_reported_with_its_output() {
+        reboot(&["true"]).request_reboot().await.unwrap();
+        let refused = reboot(&["sh", "-c", "echo inhibited by backup; exit 1"]);
+        let failure = refused.request_reboot().await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Reboot);
+        assert!(
+            failure.reason.ends_with("ended with status 1"),
+            "{failure:?}"
+        );
+        assert_eq!(failure.log, "inhibited by backup\n");
+        let missing = reboot(&["no-such-program"])
+            .request_reboot()
+            .await
+            .unwrap_err();
+        assert!(
+            missing.reason.starts_with("cannot start no-such-program"),
+            "{missing}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_missing_reboot_command_is_an_obstacle() {
+        assert_eq!(reboot(&["true"]).obstacle(), None);
+        assert!(reboot(&[]).obstacle().is_some());
+        reboot(&[]).request_reboot().await.unwrap_err();
+        assert_eq!(NoReboot.obstacle().as_deref(), Some(FOREIGN_ROOT));
+        assert_eq!(
+            NoReboot.request_reboot().await.unwrap_err().reason,
+            FOREIGN_ROOT
+        );
+    }
+}
