@@ -1,5 +1,11 @@
 //! Admission of calls, as a tower layer: rejects calls beyond the load limits before reading them.
 
+pub mod concurrency;
+pub mod incoming_body;
+pub mod peer;
+pub mod rate_limit;
+pub mod refusals;
+
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,9 +16,9 @@ use tonic::codegen::http::{HeaderValue, Request, Response};
 use tonic::codegen::{Bytes, StdError};
 use tower::{Layer, Service};
 
+use crate::admission::concurrency::{CallKind, InFlightGuard, Load, RETRY_PUSHBACK_HEADER};
+use crate::admission::incoming_body::IncomingBody;
 use crate::connection::ConnectionState;
-use crate::incoming_body::IncomingBody;
-use crate::load::{CallKind, InFlightGuard, Load, RETRY_PUSHBACK_HEADER};
 use crate::memory::OutOfMemory;
 
 /// Adds admission control to a service.
@@ -144,7 +150,7 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::load::LoadSettings;
+    use crate::admission::concurrency::LoadSettings;
 
     const POLL: &str = "/evenkeel.agent.v1.AgentService/Poll";
     const REPORT: &str = "/evenkeel.agent.v1.AgentService/Report";

@@ -19,20 +19,22 @@ use tower::util::MapResponseLayer;
 use uuid::Uuid;
 
 use crate::admission::AdmissionLayer;
-use crate::answer_cache::{self, AnswerCache, CacheSizes, Lookup, NodeKey};
+use crate::admission::concurrency::Load;
+use crate::admission::peer::Peer;
+use crate::admission::rate_limit::RateLimiter;
+use crate::admission::refusals::Refusals;
 use crate::contacts::Contacts;
-use crate::housekeeping::Housekeeping;
-use crate::image_watch::ImageWatch;
-use crate::load::Load;
-use crate::long_poll::LongPolls;
+use crate::grpc::token_bindings::TokenBindings;
 use crate::memory::MemoryPressure;
 use crate::outage::Outage;
-use crate::peer::{Peer, RateLimiter, Refusals};
-use crate::poll_batch::PollBatcher;
-use crate::run_reaper::RunReaper;
+use crate::poll::batch::PollBatcher;
+use crate::poll::cache::{self, AnswerCache, CacheSizes, Lookup, NodeKey};
+use crate::poll::long_poll::LongPolls;
 use crate::settings::{Settings, loop_interval, to_time_delta};
-use crate::silent_nodes::SilentNodeWatch;
-use crate::token_bindings::TokenBindings;
+use crate::tasks::cleanup::Housekeeping;
+use crate::tasks::image_updates::ImageWatch;
+use crate::tasks::run_timeouts::RunReaper;
+use crate::tasks::stale_nodes::SilentNodeWatch;
 
 /// The maximum size of a message in bytes. A detail of 10 MiB is cut and stored; larger messages
 /// are refused.
@@ -149,7 +151,7 @@ impl MaintenanceManager {
         );
         let (outage, stopping) = (Arc::clone(&self.outage), life.stopping());
         life.spawn("change log", async move {
-            answer_cache::follow_log(answer_cache, store, long_polls, outage, stopping).await;
+            cache::follow_log(answer_cache, store, long_polls, outage, stopping).await;
             Ok(())
         });
     }

@@ -21,10 +21,10 @@ use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
 use evenkeel_store::{StoreError, Tx, hosts, os_profiles, policies};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::answer_cache::AnswerCache;
+use crate::admission::concurrency::{CallKind, Overloaded};
 use crate::derived_state;
-use crate::load::{CallKind, Overloaded};
 use crate::manager::MaintenanceManager;
+use crate::poll::cache::AnswerCache;
 use crate::status;
 
 /// A transaction that has locked one node, with the input of decisions about it.

@@ -7,11 +7,11 @@ use evenkeel_domain::run::RunTimeouts;
 use evenkeel_store::decisions::PlanningLimits;
 use serde::Deserialize;
 
-use crate::answer_cache::AnswerCacheSettings;
-use crate::load::LoadSettings;
-use crate::long_poll::LongPollSettings;
-use crate::peer::RateLimitSettings;
-use crate::poll_batch::PollBatchSettings;
+use crate::admission::concurrency::LoadSettings;
+use crate::admission::rate_limit::RateLimitSettings;
+use crate::poll::batch::PollBatchSettings;
+use crate::poll::cache::AnswerCacheSettings;
+use crate::poll::long_poll::LongPollSettings;
 
 /// Settings of the maintenance manager.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

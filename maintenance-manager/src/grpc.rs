@@ -1,0 +1,7 @@
+//! The gRPC services for nodes: what a call carries, who sends it, and the answer.
+
+pub mod agent;
+pub mod caller;
+pub mod eim;
+pub mod hostmgr;
+pub mod token_bindings;

@@ -1,0 +1,340 @@
+//! Enrolment: how a machine becomes a node.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_auth::JoinToken as Secret;
+use evenkeel_domain::Time;
+use evenkeel_domain::host::{Host, Registration, SerialNumber, parse_uuid};
+use evenkeel_domain::id::{HostId, OsId};
+use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
+use evenkeel_domain::invalid::Invalid;
+use evenkeel_domain::join_token::JoinToken;
+use evenkeel_domain::os::{Image, OsKind, OsRelease, OsSpec, SecurityFeature};
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::text::{self, Name};
+use evenkeel_proto::agent::{self as wire, EnrollRequest, EnrollResponse};
+use evenkeel_store::hosts::JoinRequest;
+use evenkeel_store::nodes::BootedImage;
+use evenkeel_store::{
+    Actor, StoreError, Tx, hosts, instances, join_tokens, nodes, os_profiles, projects,
+};
+use tonic::Status;
+use uuid::Uuid;
+
+use crate::admission::peer::Peer;
+use crate::manager::MaintenanceManager;
+use crate::settings::to_time_delta;
+use crate::status;
+use crate::wire::agent::timestamp;
+
+/// How long a machine waits for a free enrolment slot.
+const ENROLMENT_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The maximum length of a text of a booted image, in bytes. Images in the catalogue have no longer
+/// ones.
+const MAX_TEXT_BYTES: usize = 512;
+
+/// What a machine claims in its enrolment request, validated.
+struct Claim {
+    joining: JoinRequest,
+    os: ClaimedOs,
+    architecture: String,
+    agent_version: String,
+}
+
+/// The operating system of an enrolling machine.
+enum ClaimedOs {
+    /// A release with packages. The catalogue gets an entry for the release if it has none.
+    Release(Box<OsSpec>),
+    /// An image of the catalogue.
+    Image(BootedImage),
+}
+
+/// Enrols a machine into the project of its join token.
+pub async fn enroll(
+    manager: &MaintenanceManager,
+    peer: &Peer,
+    request: EnrollRequest,
+) -> Result<EnrollResponse, Status> {
+    let secret = Secret::parse(&request.join_token)
+        .map_err(|error| Status::invalid_argument(format!("join_token: {error}")))?;
+    let digest = *secret.secret_hash().as_bytes();
+    let claim = parse_claim(request).map_err(status::from_invalid)?;
+    let now = manager.now();
+
+    let slot = tokio::time::timeout(ENROLMENT_QUEUE_TIMEOUT, manager.enrolments.acquire());
+    let Ok(Ok(_slot)) = slot.await else {
+        let text = "too many machines enrol at once; try again";
+        return Err(Status::unavailable(text));
+    };
+    // Other calls from this address may have been refused while this one waited.
+    manager.rate_limiter.check(peer, Instant::now())?;
+    status::with_database_timeout(enroll_node(manager, digest, &claim, now)).await
+}
+
+/// Admits a machine and issues its credential.
+async fn enroll_node(
+    manager: &MaintenanceManager,
+    digest: [u8; 32],
+    claim: &Claim,
+    now: Time,
+) -> Result<EnrollResponse, Status> {
+    let fleet = manager
+        .store
+        .fleet()
+        .await
+        .map_err(status::from_store_error)?;
+    let tenant = join_tokens::find_tenant(&fleet, digest)
+        .await
+        .map_err(status::from_store_error)?;
+    let unknown = || Status::permission_denied("the join token is unknown on this server");
+    let tenant = tenant.ok_or_else(unknown)?;
+    let project = projects::find(&fleet, tenant)
+        .await
+        .map_err(status::from_store_error)?;
+    drop(fleet);
+
+    let (host, instance) = admit_machine(manager, tenant, digest, claim, now).await?;
+    let lifetime = to_time_delta(manager.settings.credential_lifetime);
+    let issued = manager
+        .authority
+        .issue_node(tenant.uuid(), &host.id.to_string(), lifetime, now)
+        .map_err(|_| Status::internal("the credential could not be issued"))?;
+    tracing::info!(host.id = %host.id, project = %project.name, "a node was enrolled");
+    Ok(EnrollResponse {
+        credential: issued.token.reveal().to_owned(),
+        credential_expires: Some(timestamp(issued.expires_at)),
+        host_id: host.id.to_string(),
+        instance_id: instance.id.to_string(),
+        project: project.name.to_string(),
+    })
+}
+
+fn parse_claim(request: EnrollRequest) -> Result<Claim, Invalid> {
+    let identity = request.identity.unwrap_or_default();
+    let uuid = parse_uuid("identity.uuid", &identity.uuid)?;
+    let uuid = uuid.ok_or_else(|| Invalid::new("identity.uuid", "must not be empty"))?;
+    if !(32..=1_024).contains(&request.public_key.len()) {
+        return Err(Invalid::new("public_key", "not a public key"));
+    }
+    let short = |text: &str, max| text::cut(&text::storable(text), max);
+    let os = if let Some(booted) = request.booted_image {
+        // The release of an image may have no name at all.
+        ClaimedOs::Image(BootedImage {
+            profile_name: short(&booted.profile_name, MAX_TEXT_BYTES),
+            image_id: short(&booted.image_id, MAX_TEXT_BYTES),
+        })
+    } else {
+        let release = release(request.os_release.unwrap_or_default());
+        let spec = OsSpec::from_release(&release, &request.architecture)?;
+        ClaimedOs::Release(Box::new(spec))
+    };
+    Ok(Claim {
+        joining: JoinRequest {
+            uuid,
+            // Vendors write arbitrary text here; an invalid serial number is dropped.
+            serial: SerialNumber::parse("identity.serial_number", &identity.serial_number)
+                .ok()
+                .flatten(),
+            hostname: short(&identity.host_name, 253),
+            public_key: request.public_key,
+        },
+        os,
+        architecture: short(&request.architecture, 64),
+        agent_version: short(&request.agent_version, 64),
+    })
+}
+
+fn release(message: wire::OsRelease) -> OsRelease {
+    OsRelease {
+        id: message.id,
+        version_id: message.version_id,
+        pretty_name: message.pretty_name,
+        codename: message.version_codename,
+    }
+}
+
+async fn admit_machine(
+    manager: &MaintenanceManager,
+    tenant: TenantId,
+    digest: [u8; 32],
+    claim: &Claim,
+    now: Time,
+) -> Result<(Host, Instance), Status> {
+    let actor = Actor {
+        name: format!("enrolment of {}", claim.joining.uuid),
+        request_id: String::new(),
+    };
+    let tx = manager
+        .store
+        .tenant_as(tenant, &actor)
+        .await
+        .map_err(status::from_store_error)?;
+    let token = join_tokens::lock(&tx, digest)
+        .await
+        .map_err(status::from_store_error)?;
+    let serial = claim.joining.serial.as_ref();
+    let existing = lock_existing(&tx, claim.joining.uuid, serial)
+        .await
+        .map_err(status::from_store_error)?;
+    let is_retry = existing
+        .as_ref()
+        .is_some_and(|host| host.public_key == claim.joining.public_key);
+    check_admission(&token, existing.as_ref(), is_retry, now)?;
+    let admitted = create_node(&tx, &token, existing, claim, now);
+    let (host, instance) = admitted.await?;
+    if !instance.is_trusted() {
+        let why = format!("{} was invalidated", instance.id);
+        return Err(Status::permission_denied(why));
+    }
+    if !is_retry {
+        join_tokens::record_use(&tx, token.id, now)
+            .await
+            .map_err(status::from_store_error)?;
+    }
+    let unsettled = manager.pending_invalidation(tenant, host.id, instance.id);
+    tx.commit().await.map_err(status::from_store_error)?;
+    drop(unsettled);
+    manager.contacts.record(tenant, instance.id, now, None);
+    Ok((host, instance))
+}
+
+/// Finds and locks the host of the machine. The node state is locked first: this is the lock order.
+async fn lock_existing(
+    tx: &Tx,
+    uuid: Uuid,
+    serial: Option<&SerialNumber>,
+) -> Result<Option<Host>, StoreError> {
+    let Some(existing) = hosts::find_registered(tx, uuid, serial).await? else {
+        return Ok(None);
+    };
+    match nodes::lock(tx, existing.id).await {
+        Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    // Another machine may have enrolled as this host in the meantime, so the host is read again.
+    hosts::lock(tx, existing.id).await.map(Some)
+}
+
+/// Whether the machine may enrol. `is_retry` means that the same machine repeats its request: its
+/// first answer may have been lost.
+fn check_admission(
+    token: &JoinToken,
+    existing: Option<&Host>,
+    is_retry: bool,
+    now: Time,
+) -> Result<(), Status> {
+    use evenkeel_domain::join_token::JoinTokenError;
+    match token.check(now) {
+        Ok(()) => {}
+        Err(JoinTokenError::Used) if is_retry => {}
+        Err(worthless) => return Err(Status::permission_denied(worthless.to_string())),
+    }
+    match existing {
+        None if !token.spec.may_create_hosts => Err(Status::permission_denied(
+            "this machine is not registered, and the join token does not allow unregistered machines: \
+             register it with `evenkeel host register`",
+        )),
+        Some(host) if !host.is_trusted() => Err(Status::permission_denied(format!(
+            "{} was invalidated",
+            host.id
+        ))),
+        Some(host) if !host.public_key.is_empty() && !is_retry => {
+            Err(Status::failed_precondition(format!(
+                "another machine is enrolled as {}: if this one replaces it, delete that host first \
+             (`evenkeel host delete {} --with-instance`)",
+                host.id, host.id
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Creates the host and the instance of the machine as far as they do not exist.
+async fn create_node(
+    tx: &Tx,
+    token: &JoinToken,
+    existing: Option<Host>,
+    claim: &Claim,
+    now: Time,
+) -> Result<(Host, Instance), Status> {
+    let host = join_host(tx, existing, claim, now)
+        .await
+        .map_err(status::from_store_error)?;
+    let instance = match instances::find_by_host(tx, host.id).await {
+        Ok(instance) => instance,
+        Err(StoreError::NotFound { .. }) => {
+            let os = resolve_os(tx, claim, now).await?;
+            let new = NewInstance {
+                host: host.id,
+                os,
+                name: host.name.clone(),
+                kind: InstanceKind::Metal,
+                security_feature: SecurityFeature::None,
+                policy: None,
+                local_account: None,
+                custom_configs: Vec::new(),
+            };
+            let created = instances::create(tx, &new, now).await;
+            created.map_err(status::from_store_error)?
+        }
+        Err(error) => return Err(status::from_store_error(error)),
+    };
+    let marked = mark_provisioned(tx, host.id, claim).await;
+    marked.map_err(status::from_store_error)?;
+    tracing::debug!(token.id = %token.id, host.id = %host.id, "a machine enrolled");
+    Ok((host, instance))
+}
+
+async fn join_host(
+    tx: &Tx,
+    existing: Option<Host>,
+    claim: &Claim,
+    now: Time,
+) -> Result<Host, StoreError> {
+    let joining = &claim.joining;
+    let id = if let Some(host) = existing {
+        host.id
+    } else {
+        let registration = Registration {
+            name: Name::default(),
+            uuid: Some(joining.uuid),
+            serial: joining.serial.clone(),
+            auto_onboard: true,
+            user_lvm_size: 0,
+        };
+        hosts::register(tx, &registration, now).await?.id
+    };
+    hosts::record_join(tx, id, joining, now).await
+}
+
+/// Finds the catalogue entry of the operating system. A missing entry for a release is created; a
+/// missing image is an error, because images come only from their publisher.
+async fn resolve_os(tx: &Tx, claim: &Claim, now: Time) -> Result<OsId, Status> {
+    let booted = match &claim.os {
+        ClaimedOs::Release(spec) => {
+            let os = os_profiles::find_or_create(tx, spec, now).await;
+            return Ok(os.map_err(status::from_store_error)?.id);
+        }
+        ClaimedOs::Image(booted) => booted,
+    };
+    let (profile_name, image_id) = (&booted.profile_name, &booted.image_id);
+    let profile = os_profiles::find_image(tx, profile_name, image_id).await;
+    let profile = profile.map_err(status::from_store_error)?.filter(|os| {
+        os.spec.kind == OsKind::Immutable && Image::from_profile(os).fits(&claim.architecture)
+    });
+    profile.map(|os| os.id).ok_or_else(|| {
+        Status::failed_precondition(format!(
+            "the catalogue has no image {profile_name} {image_id} for {}: \
+             add it with `evenkeel os create`",
+            claim.architecture
+        ))
+    })
+}
+
+async fn mark_provisioned(tx: &Tx, host: HostId, claim: &Claim) -> Result<(), StoreError> {
+    let mut node = nodes::lock(tx, host).await?;
+    node.provisioned = true;
+    node.agent_version.clone_from(&claim.agent_version);
+    nodes::save(tx, &node).await
+}

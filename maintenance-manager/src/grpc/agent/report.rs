@@ -1,0 +1,132 @@
+//! A report: the events of an attempt, delivered at least once and in order.
+
+use evenkeel_domain::run::{AttemptId, RunEvent, RunEventRecord, UpdateRun};
+use evenkeel_proto::agent::{ReportRequest, ReportResponse};
+use evenkeel_store::StoreError;
+use evenkeel_store::nodes::MachineKey;
+use evenkeel_store::runs::Subject;
+use tonic::Status;
+
+use crate::admission::concurrency::CallKind;
+use crate::evaluate::check_trusted;
+use crate::grpc::agent::{begin, run_report};
+use crate::grpc::caller::Node;
+use crate::manager::MaintenanceManager;
+use crate::node_transaction::{NewAttempt, NodeTransaction, WritePermit};
+use crate::status;
+use crate::wire::agent::{self as wire, timestamp};
+
+/// The maximum number of events in a report.
+const MAX_EVENTS_PER_REPORT: usize = 1_000;
+
+/// Stores the events and acknowledges the last stored one.
+pub async fn report(
+    manager: &MaintenanceManager,
+    node: &Node,
+    request: ReportRequest,
+) -> Result<ReportResponse, Status> {
+    let attempt = begin::parse_attempt_id(&request.attempt_id)?;
+    if request.events.len() > MAX_EVENTS_PER_REPORT {
+        return Err(Status::invalid_argument(format!(
+            "events: more than {MAX_EVENTS_PER_REPORT}"
+        )));
+    }
+    let mut events = Vec::with_capacity(request.events.len());
+    for mut event in request.events {
+        let run_report = event.report.take().map(run_report::from_wire);
+        let mut record = wire::decode_event(event).map_err(status::from_invalid)?;
+        record.evidence.report = run_report;
+        events.push(record);
+    }
+    let digest = request.target_digest;
+    let stored = manager.with_write_permit(CallKind::Write, |turn| {
+        store_report(turn, node, attempt, &digest, events)
+    });
+    stored.await
+}
+
+async fn store_report(
+    turn: WritePermit<'_>,
+    node: &Node,
+    attempt: AttemptId,
+    digest: &str,
+    events: Vec<RunEventRecord>,
+) -> Result<ReportResponse, Status> {
+    let machine = (node.tenant, MachineKey::Host(node.host));
+    let node_tx = NodeTransaction::open(turn, machine, false).await;
+    let mut node_tx = node_tx.map_err(status::from_store_error)?;
+    check_trusted(&node_tx.host, &node_tx.input)?;
+    let has_events = !events.is_empty();
+    let stored = store_events(&mut node_tx, attempt, digest, events).await;
+    let (run, acknowledged) = stored.map_err(status::from_store_error)?;
+    let now = node_tx.now;
+    // A report without events is only a connection check. It must not reset the contact deadline of
+    // a long poll.
+    let saved = if has_events {
+        node_tx.commit().await
+    } else {
+        node_tx.save().await
+    };
+    saved.map_err(status::from_store_error)?;
+    Ok(ReportResponse {
+        acknowledged,
+        run_id: run.map(|run| run.id.to_string()).unwrap_or_default(),
+        now: Some(timestamp(now)),
+    })
+}
+
+/// Stores the next events. Events after a gap are ignored: the agent sends them again.
+async fn store_events(
+    node_tx: &mut NodeTransaction<'_>,
+    attempt: AttemptId,
+    digest: &str,
+    events: Vec<RunEventRecord>,
+) -> Result<(Option<UpdateRun>, u32), StoreError> {
+    let run = node_tx.find_run(attempt).await?;
+    let stored = run.as_ref().map_or(0, |run| run.sequence);
+    let mut next = next_events(events, stored);
+    if run.is_none() {
+        // An attempt that was cancelled before it did anything creates no run.
+        let is_cancellation =
+            |record: &RunEventRecord| matches!(record.event, RunEvent::Cancelled(_));
+        let begins = next.iter().position(|record| !is_cancellation(record));
+        let cancellations: Vec<_> = next.drain(..begins.unwrap_or(next.len())).collect();
+        if next.is_empty() {
+            let last = cancellations.last().and_then(|record| record.sequence);
+            return Ok((None, last.unwrap_or(stored)));
+        }
+    }
+    let Some((first, rest)) = next.split_first() else {
+        return Ok((run, stored));
+    };
+    let last = rest.last().unwrap_or(first).sequence.unwrap_or(stored);
+    let run = if let Some(run) = run {
+        node_tx
+            .apply_events(Subject::Run(run.id), first, rest)
+            .await?
+    } else {
+        let beginning = NewAttempt {
+            attempt: Some(attempt),
+            origin: node_tx.origin_from_digest(digest).await?,
+            follows: None,
+        };
+        node_tx.begin_attempt(beginning, first, rest).await?
+    };
+    Ok((Some(run), last))
+}
+
+/// The events that follow the stored ones, up to the first gap.
+fn next_events(events: Vec<RunEventRecord>, mut stored: u32) -> Vec<RunEventRecord> {
+    let mut next = Vec::with_capacity(events.len());
+    for record in events {
+        let number = record.sequence.unwrap_or(0);
+        if stored.saturating_add(1) < number {
+            break;
+        }
+        if stored < number {
+            stored = number;
+            next.push(record);
+        }
+    }
+    next
+}

@@ -1,0 +1,309 @@
+//! Authentication of the calling node.
+
+use std::time::Instant;
+
+use evenkeel_auth::{AuthError, Authority, Caller};
+use evenkeel_domain::Time;
+use evenkeel_domain::host::{Host, parse_uuid};
+use evenkeel_domain::id::HostId;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::node_tokens::{self, TokenDigest};
+use evenkeel_store::nodes::{self, MachineKey};
+use evenkeel_store::{StoreError, Tx};
+use sha2::{Digest as _, Sha256};
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Request, Status};
+use uuid::Uuid;
+
+use crate::admission::peer::Peer;
+use crate::connection::ConnectionState;
+use crate::manager::MaintenanceManager;
+use crate::node_transaction::none_if_missing;
+use crate::status;
+
+/// One of our own nodes. Its credential names its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The project of the node.
+    pub tenant: TenantId,
+    /// The host of the node.
+    pub host: HostId,
+    /// When its credential expires.
+    pub credential_expires: Time,
+}
+
+/// Identifies one of our own nodes by its credential.
+fn node_from_token(
+    authority: &Authority,
+    metadata: &MetadataMap,
+    now: Time,
+) -> Result<Node, Status> {
+    let caller = verify(authority, metadata, now).map_err(status::from_auth_error)?;
+    let denied = || Status::permission_denied("this credential is not one of a node");
+    let project = caller.node_project().ok_or_else(denied)?;
+    if !caller.issued_by_us {
+        return Err(denied());
+    }
+    Ok(Node {
+        tenant: TenantId::new(project),
+        host: caller.subject.parse().map_err(|_| denied())?,
+        credential_expires: caller.expires_at,
+    })
+}
+
+/// A node with EIM's agents. Its token names its project; the node itself names its UUID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EimNode {
+    /// The project of the node.
+    pub tenant: TenantId,
+    /// The host that the token is bound to: named in our own tokens, otherwise the first host that
+    /// used the token.
+    pub bound_host: Option<HostId>,
+    /// The UUID that the node claims.
+    pub uuid: Uuid,
+    /// The peer as far as the token proves it.
+    pub holder: Peer,
+    /// The token, if an external issuer signed it.
+    pub external_token: Option<ExternalToken>,
+}
+
+/// A token of an external issuer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalToken {
+    digest: TokenDigest,
+    expires_at: Time,
+}
+
+impl EimNode {
+    /// The peer of the node, used once its host was found.
+    pub fn peer(&self) -> Peer {
+        self.holder.with_uuid(self.uuid)
+    }
+}
+
+/// Rejects a token that is bound to another host. Does not check whether the host is trusted.
+pub fn check_token_binding(eim_node: &EimNode, host: HostId) -> Result<(), Status> {
+    if eim_node
+        .bound_host
+        .is_some_and(|bound_host| bound_host != host)
+    {
+        return Err(Status::permission_denied(
+            "the token belongs to another host",
+        ));
+    }
+    Ok(())
+}
+
+/// Rejects a call for a host that the token is not bound to or that is not trusted.
+pub fn check_may_speak_for(eim_node: &EimNode, host: &Host) -> Result<(), Status> {
+    check_token_binding(eim_node, host.id)?;
+    if !host.is_trusted() {
+        return Err(Status::unauthenticated("the host was invalidated"));
+    }
+    Ok(())
+}
+
+impl MaintenanceManager {
+    /// Authenticates one of our own nodes and applies the rate limit. Also returns the peer for the
+    /// log.
+    pub(crate) fn authenticate_node<T>(
+        &self,
+        request: &Request<T>,
+    ) -> (Peer, Result<Node, Status>) {
+        let node = match node_from_token(&self.authority, request.metadata(), self.now()) {
+            Ok(node) => node,
+            Err(refused) => return self.refuse_unauthenticated(request, refused),
+        };
+        ConnectionState::mark_authenticated(request);
+        let peer = Peer::Host(node.tenant, node.host);
+        let admitted = self.rate_limiter.admit(&peer, Instant::now());
+        (peer, admitted.map(|()| node))
+    }
+
+    /// Authenticates one of EIM's nodes and applies the rate limit. Also returns the peer for the
+    /// log.
+    pub(crate) async fn authenticate_eim_node<T>(
+        &self,
+        request: &Request<T>,
+        guid: &str,
+    ) -> (Peer, Result<EimNode, Status>) {
+        let (peer, called) = self.identify_eim_node(request, guid);
+        match called {
+            Ok(eim_node) => (peer, self.resolve_token_binding(eim_node).await),
+            Err(refused) => (peer, Err(refused)),
+        }
+    }
+
+    /// Resolves the host of an external token: the first host that used it. Each process loads the
+    /// binding once and caches it.
+    async fn resolve_token_binding(&self, eim_node: EimNode) -> Result<EimNode, Status> {
+        let Some(token) = eim_node.external_token else {
+            return Ok(eim_node);
+        };
+        let mut bound_host = self.token_bindings.get(&token.digest);
+        if bound_host.is_none() {
+            bound_host = status::with_database_timeout(async {
+                let tx = self.store.tenant(eim_node.tenant).await;
+                let tx = tx.map_err(status::from_store_error)?;
+                let binding = self.bind_token(tx, token, eim_node.uuid).await;
+                binding.map_err(status::from_store_error)
+            })
+            .await?;
+        }
+        Ok(EimNode {
+            bound_host,
+            ..eim_node
+        })
+    }
+
+    /// Binds a token to the host with the UUID, unless it is bound already. A missing or untrusted
+    /// host is not bound.
+    async fn bind_token(
+        &self,
+        tx: Tx,
+        token: ExternalToken,
+        uuid: Uuid,
+    ) -> Result<Option<HostId>, StoreError> {
+        let read = nodes::find_with_host(&tx, MachineKey::Uuid(uuid)).await;
+        let Some((host, _)) = none_if_missing(read)?.filter(|(host, _)| host.is_trusted()) else {
+            // The token may still be bound to another host.
+            return node_tokens::find(&tx, &token.digest).await;
+        };
+        let (digest, now) = (&token.digest, self.now());
+        let bound_host = node_tokens::bind(&tx, digest, host.id, token.expires_at, now).await?;
+        tx.commit().await?;
+        self.token_bindings
+            .insert(token.digest, bound_host, token.expires_at);
+        Ok(Some(bound_host))
+    }
+
+    /// Identifies one of EIM's nodes by its token and the UUID that it claims.
+    fn identify_eim_node<T>(
+        &self,
+        request: &Request<T>,
+        guid: &str,
+    ) -> (Peer, Result<EimNode, Status>) {
+        let agent = match eim_node_from_token(&self.authority, request.metadata(), self.now()) {
+            Ok(agent) => agent,
+            Err(refused) => return self.refuse_unauthenticated(request, refused),
+        };
+        ConnectionState::mark_authenticated(request);
+        let (holder, now) = (agent.holder.clone(), Instant::now());
+        let uuid = match parse_guid(guid) {
+            Ok(uuid) => uuid,
+            Err(refused) => {
+                let admitted = self.rate_limiter.admit(&holder, now);
+                return (holder, admitted.and(Err(refused)));
+            }
+        };
+        let eim_node = EimNode { uuid, ..agent };
+        let node = eim_node.peer();
+        if let Some(admitted) = self.rate_limiter.admit_existing(&node, now) {
+            return (node, admitted.map(|()| eim_node));
+        }
+        let admitted = self.rate_limiter.admit(&holder, now);
+        (holder, admitted.map(|()| eim_node))
+    }
+
+    /// Records the result of a call of one of EIM's nodes. A node is tracked by its UUID only once
+    /// its host was found, because the UUID is only a claim. So a refusal of one node does not
+    /// affect others that share its token.
+    pub(crate) fn note_eim_call<T>(
+        &self,
+        (peer, eim_node): (Peer, Option<&EimNode>),
+        call: &'static str,
+        answer: &Result<T, Status>,
+    ) {
+        let claimant = eim_node.filter(|_| answer.is_err());
+        let claimed_uuid = claimant.map(|eim_node| eim_node.uuid);
+        self.note_with_uuid((&peer, claimed_uuid), call, answer);
+        let Some(eim_node) = eim_node else {
+            return;
+        };
+        if let Err(refused) = answer {
+            // The host and its binding may have been deleted, so the next call loads the binding
+            // again.
+            let token = eim_node.external_token;
+            if let Some(token) = token.filter(|_| refused.code() == Code::PermissionDenied) {
+                self.token_bindings.remove(&token.digest);
+            }
+            return;
+        }
+        let node = eim_node.peer();
+        if peer != node {
+            self.rate_limiter
+                .grant_own_bucket(&peer, &node, Instant::now());
+        }
+    }
+
+    /// Refuses a caller without a valid credential and counts it for the rate limit of its address.
+    fn refuse_unauthenticated<T, N>(
+        &self,
+        request: &Request<T>,
+        refused: Status,
+    ) -> (Peer, Result<N, Status>) {
+        let peer = Peer::from_request(request);
+        let admitted = self.rate_limiter.admit(&peer, Instant::now());
+        (peer, admitted.and(Err(refused)))
+    }
+}
+
+fn parse_guid(text: &str) -> Result<Uuid, Status> {
+    let uuid = parse_uuid("host_guid", text).map_err(status::from_invalid)?;
+    uuid.ok_or_else(|| Status::invalid_argument("host_guid: must not be empty"))
+}
+
+/// Identifies one of EIM's agents by its token. Only the token determines the project, no header
+/// does. Only our own tokens name the host. The UUID and the binding of an external token are
+/// filled in later.
+fn eim_node_from_token(
+    authority: &Authority,
+    metadata: &MetadataMap,
+    now: Time,
+) -> Result<EimNode, Status> {
+    let caller = verify(authority, metadata, now).map_err(status::from_auth_error)?;
+    let unauthenticated =
+        || Status::unauthenticated("the token must name exactly one project of a node");
+    let project = caller.node_project().ok_or_else(unauthenticated)?;
+    let tenant = TenantId::new(project);
+    let bound_host: Option<HostId> = if caller.issued_by_us {
+        caller.subject.parse().ok()
+    } else {
+        None
+    };
+    Ok(EimNode {
+        tenant,
+        bound_host,
+        uuid: Uuid::nil(),
+        holder: match bound_host {
+            Some(host) => Peer::Host(tenant, host),
+            None => Peer::holder(tenant, &caller.subject),
+        },
+        external_token: (!caller.issued_by_us).then(|| ExternalToken {
+            digest: token_digest(metadata),
+            expires_at: caller.expires_at,
+        }),
+    })
+}
+
+/// The SHA-256 of the signed part of a verified token. The signature is excluded, because some
+/// kinds of keys allow several signatures of the same content.
+fn token_digest(metadata: &MetadataMap) -> TokenDigest {
+    let bearer = authorization(metadata).unwrap_or_default().trim();
+    let token = bearer.split_once(' ').map_or("", |(_, token)| token.trim());
+    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
+    Sha256::digest(signed.as_bytes()).into()
+}
+
+fn verify(
+    authority: &Authority,
+    metadata: &MetadataMap,
+    now: Time,
+) -> Result<std::sync::Arc<Caller>, AuthError> {
+    authority.verify_header(authorization(metadata), now)
+}
+
+fn authorization(metadata: &MetadataMap) -> Option<&str> {
+    let value = metadata.get("authorization")?;
+    Some(value.to_str().unwrap_or_default())
+}

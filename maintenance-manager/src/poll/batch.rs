@@ -1,0 +1,303 @@
+//! Evaluates polls against the database, several in one transaction under load.
+//!
+//! No poll waits for a batch to fill. If a worker is free, a poll is evaluated alone and at once.
+//! While all workers are busy, polls queue up and the next free worker takes them as one batch. The
+//! results go into the answer cache.
+
+mod audit;
+mod batch;
+mod batch_metrics;
+mod queue;
+mod single;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use evenkeel_domain::eim::{Sample, SampleKind};
+use evenkeel_kit::Lifecycle;
+use evenkeel_kit::clock::Clock;
+use evenkeel_store::Store;
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+use tonic::Status;
+
+use crate::admission::concurrency::{CallKind, DatabaseGuard, Load, Overloaded};
+use crate::evaluate::OwnPayload;
+use crate::poll::cache::{AnswerCache, CacheKey, CachedAnswer, Lookup, NodeKey};
+use crate::settings::Settings;
+use batch_metrics::BatchMetrics;
+use queue::{PollQueue, Worker};
+
+pub use batch_metrics::{PollCounters, PollProtocol};
+
+/// The maximum number of polls that wait for a single evaluation.
+const MAX_SINGLE_WAITERS: usize = 128;
+
+/// Settings of the poll batches.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PollBatchSettings {
+    /// The number of workers. Each one evaluates a batch on a connection of its own.
+    pub workers: usize,
+    /// The maximum number of polls in a batch.
+    pub max_size: usize,
+    /// How long a poll waits in the queue before it is refused.
+    #[serde(with = "humantime_serde")]
+    pub queue_timeout: Duration,
+}
+
+impl Default for PollBatchSettings {
+    fn default() -> Self {
+        Self {
+            workers: 2,
+            max_size: 512,
+            queue_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The priority of a poll in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A poll that waits for its answer.
+    Poll,
+    /// A long poll that checks its answer again. It already has one.
+    LongPoll,
+}
+
+/// The payload of a poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PollPayload {
+    /// From our own agent.
+    Own(OwnPayload),
+    /// From one of EIM's agents.
+    Eim {
+        /// The sample.
+        sample: Sample,
+        /// The available updates that it reports.
+        available: String,
+    },
+}
+
+/// A poll that may need no write.
+#[derive(Clone, Debug)]
+pub struct PollContext {
+    /// The polling node.
+    pub node: NodeKey,
+    /// The key of the payload in the answer cache.
+    pub cache_key: CacheKey,
+    /// The payload.
+    pub payload: PollPayload,
+    /// The priority in the queue.
+    pub priority: Priority,
+}
+
+/// The result of a poll.
+#[derive(Debug)]
+pub enum BatchResult {
+    /// No write is needed; this is the answer.
+    Unchanged(CachedAnswer),
+    /// A write is needed.
+    NeedsWrite,
+}
+
+/// Evaluates polls in batches. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct PollBatcher(Arc<PollBatcherInner>);
+
+#[derive(Debug)]
+struct PollBatcherInner {
+    store: Store,
+    cache: AnswerCache,
+    clock: Arc<dyn Clock>,
+    settings: Arc<Settings>,
+    load: Arc<Load>,
+    queue: Mutex<PollQueue>,
+    /// Limit the single evaluations for each priority.
+    single_permits: Semaphore,
+    single_long_poll_permits: Semaphore,
+    /// Limits the polls that wait for a single evaluation: their calls must not block the others.
+    single_waiters: Semaphore,
+    metrics: BatchMetrics,
+    /// The number of polls answered from the cache.
+    hits: AtomicU64,
+    /// The number of audited answers that differ from the database.
+    mismatches: AtomicU64,
+}
+
+impl PollBatcher {
+    /// A batcher on a store, without running workers.
+    pub fn new(
+        store: Store,
+        cache: AnswerCache,
+        clock: Arc<dyn Clock>,
+        (settings, load): (&Arc<Settings>, &Arc<Load>),
+    ) -> Self {
+        let workers = settings.poll_batch.workers.clamp(1, Semaphore::MAX_PERMITS);
+        Self(Arc::new(PollBatcherInner {
+            store,
+            cache,
+            clock,
+            settings: Arc::clone(settings),
+            load: Arc::clone(load),
+            queue: Mutex::default(),
+            single_permits: Semaphore::new(workers),
+            single_long_poll_permits: Semaphore::new(workers),
+            single_waiters: Semaphore::new(MAX_SINGLE_WAITERS),
+            metrics: BatchMetrics::new(),
+            hits: AtomicU64::new(0),
+            mismatches: AtomicU64::new(0),
+        }))
+    }
+
+    /// Evaluates a poll in a batch, and again alone if the batch did not load enough data.
+    pub async fn evaluate(&self, context: PollContext) -> Result<BatchResult, Status> {
+        let _guard = self.0.admit_to_database(&context)?;
+        if let Some(result) = self.evaluate_in_batch(context.clone()).await? {
+            return Ok(result);
+        }
+        Box::pin(self.evaluate_single(&context)).await
+    }
+
+    /// Returns `None` if the evaluation needs data that a batch does not load.
+    async fn evaluate_in_batch(&self, context: PollContext) -> Result<Option<BatchResult>, Status> {
+        let inner = &self.0;
+        let (priority, protocol) = (context.priority, context.payload.protocol());
+        let (ticket, mut answer) = self.enqueue(context);
+        if priority == Priority::Poll {
+            let queue_timeout = inner.settings.poll_batch.queue_timeout;
+            if let Ok(answer) = tokio::time::timeout(queue_timeout, &mut answer).await {
+                return answer.unwrap_or_else(|_| Err(batch_aborted()));
+            }
+            if inner.queue().remove(ticket) {
+                return Err(inner.overloaded(protocol));
+            }
+        }
+        // A worker has already taken it.
+        answer.await.unwrap_or_else(|_| Err(batch_aborted()))
+    }
+
+    /// Answers a poll from the cache, otherwise evaluates it. An answer that requires the fence is
+    /// taken from the cache only if it was up to date when the call arrived.
+    pub async fn answer(
+        &self,
+        context: PollContext,
+        since: Instant,
+    ) -> Result<BatchResult, Status> {
+        // A long poll was counted when it arrived.
+        let counters = (context.priority == Priority::Poll)
+            .then(|| self.poll_counters(context.payload.protocol()));
+        if let Some(cached_result) = self.lookup(&context, since).await {
+            if let BatchResult::Unchanged(cached) = &cached_result {
+                if let Some(counters) = counters {
+                    counters.hit.increment(1);
+                }
+                self.sample_audit(&context, cached).await;
+            }
+            return Ok(cached_result);
+        }
+        let result = Box::pin(self.evaluate(context)).await;
+        if let Some(counters) = counters {
+            match &result {
+                Ok(BatchResult::Unchanged(_)) => counters.miss.increment(1),
+                // The caller counts it when it writes.
+                Ok(BatchResult::NeedsWrite) => {}
+                Err(_) => counters.refused.increment(1),
+            }
+        }
+        result
+    }
+
+    /// The counters for the polls of a protocol.
+    pub fn poll_counters(&self, protocol: PollProtocol) -> &PollCounters {
+        self.0.metrics.counters(protocol)
+    }
+
+    /// The number of cached answers that differed from the database in an audit.
+    pub fn mismatches(&self) -> u64 {
+        self.0.mismatches.load(Ordering::Relaxed)
+    }
+
+    /// The cached result of a poll; `None` if it must be evaluated.
+    async fn lookup(&self, context: &PollContext, since: Instant) -> Option<BatchResult> {
+        let inner = &self.0;
+        let lookup = || {
+            let now = inner.clock.now();
+            inner.cache.lookup(&context.node, &context.cache_key, now)
+        };
+        let mut result = lookup();
+        if matches!(&result, Lookup::Hit(cached) if cached.answer.requires_fence) {
+            if !inner.cache.fence(since).await {
+                return None;
+            }
+            result = lookup();
+        }
+        match result {
+            Lookup::Hit(cached) => Some(BatchResult::Unchanged(cached)),
+            // A changed payload of EIM's agents, or a changed waiting reason of ours, must be
+            // written.
+            Lookup::OtherKey { waiting_changed } => {
+                let needs_write =
+                    waiting_changed || context.payload.protocol() == PollProtocol::Eim;
+                needs_write.then_some(BatchResult::NeedsWrite)
+            }
+            Lookup::Miss => None,
+        }
+    }
+
+    /// Queues a poll, and starts a worker if one is free. The queue needs no limit of its own: the
+    /// load limits bound the polls, and the long poll limit bounds the long polls.
+    fn enqueue(&self, context: PollContext) -> queue::QueueTicket {
+        let inner = &self.0;
+        let mut queue = inner.queue();
+        let ticket = queue.push(context);
+        inner.metrics.waiting.set(queue.len());
+        if queue.claim_worker(inner.settings.poll_batch.workers) {
+            drop(queue);
+            Lifecycle::detach(batch::run_worker(Worker::new(Arc::clone(inner))));
+        }
+        ticket
+    }
+}
+
+impl PollBatcherInner {
+    /// Counts a poll among the database calls. Long polls are not counted: only few query at a
+    /// time.
+    fn admit_to_database(&self, context: &PollContext) -> Result<Option<DatabaseGuard>, Status> {
+        let kind = match (&context.payload, context.priority) {
+            (_, Priority::LongPoll) => return Ok(None),
+            // A failed update is a report and not a query.
+            (PollPayload::Eim { sample, .. }, _) if sample.kind == SampleKind::Failed => {
+                CallKind::Write
+            }
+            (payload, Priority::Poll) => payload.protocol().kind(),
+        };
+        let guard = self.load.admit_to_database(kind);
+        guard.map(Some).map_err(Overloaded::status)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, PollQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn overloaded(&self, protocol: PollProtocol) -> Status {
+        self.metrics.overloaded.increment(1);
+        self.load.overloaded(protocol.kind()).status()
+    }
+}
+
+impl PollPayload {
+    /// The protocol of the payload.
+    pub const fn protocol(&self) -> PollProtocol {
+        match self {
+            Self::Own(_) => PollProtocol::Own,
+            Self::Eim { .. } => PollProtocol::Eim,
+        }
+    }
+}
+
+/// The error of a poll whose batch was aborted.
+fn batch_aborted() -> Status {
+    Status::unavailable("the poll could not be evaluated; try again")
+}

@@ -1,0 +1,88 @@
+//! Evaluates a single poll that needs more data than a batch loads: the age of package versions.
+
+use evenkeel_store::decisions::{self, ReadMode};
+use evenkeel_store::{StoreError, nodes};
+use tonic::Status;
+
+use super::batch::BatchEvaluation;
+use super::{
+    BatchResult, PollBatcher, PollBatcherInner, PollContext, PollPayload, Priority, batch_aborted,
+};
+use crate::evaluate::{self, Evaluation};
+use crate::status;
+
+impl PollBatcher {
+    /// Evaluates a poll alone and caches the answer. For each priority at most as many polls as
+    /// there are workers are evaluated at a time.
+    pub(super) async fn evaluate_single(
+        &self,
+        context: &PollContext,
+    ) -> Result<BatchResult, Status> {
+        let inner = &self.0;
+        let permit = match context.priority {
+            Priority::Poll => {
+                let waiter = inner.single_waiters.try_acquire();
+                let _waiter = waiter.map_err(|_| inner.overloaded(context.payload.protocol()))?;
+                let permit = inner.single_permits.acquire();
+                let permit =
+                    tokio::time::timeout(inner.settings.poll_batch.queue_timeout, permit).await;
+                permit.map_err(|_| inner.overloaded(context.payload.protocol()))?
+            }
+            // A long poll already has an answer, and its call does not block others.
+            Priority::LongPoll => inner.single_long_poll_permits.acquire().await,
+        };
+        let _permit = permit.map_err(|_| batch_aborted())?;
+        // A commit from here on may be missed below; a later pass applies it.
+        let as_of = inner.cache.last_pass();
+        let evaluated = async {
+            inner
+                .evaluate_with_version_ages(context)
+                .await
+                .map_err(status::from_store_error)
+        };
+        let evaluated = status::with_database_timeout(evaluated).await?;
+        let first = evaluated
+            .evaluations
+            .into_iter()
+            .next()
+            .ok_or_else(batch_aborted)?;
+        inner
+            .cache_result(context, first, as_of, evaluated.at)?
+            .ok_or_else(batch_aborted)
+    }
+}
+
+impl PollBatcherInner {
+    /// Evaluates a poll like a batch does, with the age of package versions.
+    pub(super) async fn evaluate_with_version_ages(
+        &self,
+        context: &PollContext,
+    ) -> Result<BatchEvaluation, StoreError> {
+        let tx = self.store.tenant(context.node.tenant()).await?;
+        let at = self.clock.now();
+        let (host, node) = nodes::find_with_host(&tx, context.node.machine()).await?;
+        let limits = self.settings.planning_limits();
+        let input =
+            decisions::load_decision_input(&tx, &host, &node, &limits, ReadMode::Preview(at))
+                .await?;
+        let evaluation = match &context.payload {
+            PollPayload::Own(payload) => {
+                evaluate::agent::own_poll_with_version_ages(
+                    &tx,
+                    (&host, &node),
+                    &input,
+                    payload,
+                    at,
+                )
+                .await?
+            }
+            // The age of versions does not matter to EIM's agents.
+            PollPayload::Eim { .. } => Evaluation::NeedsWrite,
+        };
+        drop(tx);
+        Ok(BatchEvaluation {
+            at,
+            evaluations: vec![(evaluation, Some(input.chain))],
+        })
+    }
+}
