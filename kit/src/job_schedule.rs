@@ -1,23 +1,48 @@
-//! Job schedules in cron syntax. Between two occurrences nothing runs, except a check once a minute whether the clock was
-//! set.
+//! Job schedules in cron syntax, run by `tokio-cron-scheduler`.
+//!
+//! The scheduler of that crate requires days to match both day fields, and reads the system clock.
+//! So each occurrence is computed here, from our [`Clock`], and added to the scheduler as a
+//! one-shot job, which adds the next occurrence when it runs. The job only signals: the work
+//! belongs to a task of the [`Lifecycle`](crate::Lifecycle), so that a stop waits for it and a
+//! panic in it ends the process.
 
+mod job_store;
+
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use croner::Cron;
-use croner::parser::{CronParser, Seconds};
-use tokio::time::{Instant, sleep_until};
+use croner::errors::CronError;
+use croner::parser::{CronParser, Seconds, Year};
+use tokio::sync::mpsc;
+use tokio_cron_scheduler::job::JobCreator;
+use tokio_cron_scheduler::{
+    Job, JobScheduler, JobSchedulerError, SimpleJobCode, SimpleNotificationCode,
+    SimpleNotificationStore,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
 
+use self::job_store::JobStore;
 use crate::clock::Clock;
-use crate::tick;
 
-/// How long a change of the system clock may go unnoticed.
-const CLOCK_CHECK_INTERVAL: Duration = Duration::from_mins(1);
+/// Position of the days of the month among the fields.
+const DAY_OF_MONTH: usize = 3;
 
-/// A schedule of seconds, minutes, hours, days, months and weekdays, in UTC. A day matches only if both its day of the month
-/// and its weekday match.
+/// Size of the scheduler's channels. It has one job, so a few messages are under way at a time.
+const CHANNEL_SIZE: usize = 16;
+
+/// A schedule in UTC, in the cron dialect of the repeated schedules, with seconds.
+///
+/// It has six fields: seconds, minutes, hours, days of the month, months, and days of the week (0
+/// is Sunday). There is no field for years. A field is `*` or a list, separated by commas, of
+/// numbers, ranges (`1-5`) and steps (`*/15`, `8-18/2`); the day of the month may also be `L`, the
+/// last of its month. If both the day of the month and the day of the week are restricted, a day
+/// needs to match only one of them, as in cron; `*` and `*/1` do not restrict.
 #[derive(Clone, Debug)]
 pub struct JobSchedule(Cron);
 
@@ -26,39 +51,85 @@ pub struct JobSchedule(Cron);
 #[error("`{text}` is not a schedule; write seconds, minutes, hours, days, months and weekdays")]
 pub struct JobScheduleError {
     text: String,
-    source: croner::errors::CronError,
+    source: CronError,
 }
+
+/// The scheduler failed. The schedule has no further occurrence.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot schedule the next occurrence of a job")]
+pub struct SchedulerError(#[from] JobSchedulerError);
 
 impl FromStr for JobSchedule {
     type Err = JobScheduleError;
 
     fn from_str(text: &str) -> Result<Self, JobScheduleError> {
-        let parser = CronParser::builder()
-            .seconds(Seconds::Required)
-            .dom_and_dow(true)
-            .build();
-        // A schedule without any occurrence, such as 30 February, is an error.
-        let schedule = parser.parse(text).and_then(|cron| {
-            cron.find_next_occurrence(&DateTime::UNIX_EPOCH, true)?;
-            Ok(Self(cron))
-        });
-        schedule.map_err(|source| JobScheduleError {
+        parse(text).map(Self).map_err(|source| JobScheduleError {
             text: text.to_owned(),
             source,
         })
     }
 }
 
+/// Parses a schedule. One without any occurrence, such as 30 February, is an error.
+fn parse(text: &str) -> Result<Cron, CronError> {
+    let fields = text.split_whitespace().enumerate();
+    let fields: Vec<&str> = fields.map(check_field).collect::<Result<_, _>>()?;
+    let parser = CronParser::builder()
+        .seconds(Seconds::Required)
+        .year(Year::Disallowed)
+        .dom_and_dow(false)
+        .build();
+    let cron = parser.parse(&fields.join(" "))?;
+    cron.find_next_occurrence(&DateTime::UNIX_EPOCH, true)?;
+    Ok(cron)
+}
+
+/// Rejects what only croner's dialect has, such as names and `+`. Returns `*` for a field that does
+/// not restrict, because croner joins `*/1` like a list of all days.
+fn check_field((position, field): (usize, &str)) -> Result<&str, CronError> {
+    let is_allowed = |c: char| {
+        c.is_ascii_digit() || "*,-/".contains(c) || (c == 'L' && position == DAY_OF_MONTH)
+    };
+    if !field.chars().all(is_allowed) {
+        return Err(CronError::IllegalCharacters(format!(
+            "`{field}` is not a list of numbers, ranges and steps"
+        )));
+    }
+    let restricts = field.split(',').all(|part| part != "*/1");
+    Ok(if restricts { field } else { "*" })
+}
+
 impl JobSchedule {
-    /// The occurrences of the schedule from now on.
-    #[must_use]
-    pub fn occurrences(self, clock: Arc<dyn Clock>) -> Occurrences {
-        let next = self.next_after(clock.now());
-        Occurrences {
-            schedule: self,
-            clock,
-            next,
-        }
+    /// Starts a scheduler for the occurrences from now on. Call it in a tokio runtime.
+    ///
+    /// # Errors
+    /// The scheduler cannot be started.
+    pub async fn start(self, clock: Arc<dyn Clock>) -> Result<Occurrences, SchedulerError> {
+        let stop = CancellationToken::new();
+        let store = JobStore::new(self, clock, stop.clone());
+        let mut scheduler = JobScheduler::new_with_storage_and_code(
+            Box::new(store.clone()),
+            Box::<SimpleNotificationStore>::default(),
+            Box::<SimpleJobCode>::default(),
+            Box::<SimpleNotificationCode>::default(),
+            CHANNEL_SIZE,
+        )
+        .await?;
+        scheduler.init().await?;
+        let (sender, due) = mpsc::channel(1);
+        let job = ScheduledJob {
+            id: Uuid::new_v4(),
+            store,
+            due: sender,
+        };
+        job.add_next(scheduler.clone()).await?;
+        scheduler.start().await?;
+        let is_shut_down = Arc::clone(&scheduler.scheduler.read().await.shutdown);
+        Ok(Occurrences {
+            due,
+            is_shut_down,
+            _stop: stop.drop_guard(),
+        })
     }
 
     /// The first occurrence after an instant; `None` if there is none.
@@ -67,67 +138,118 @@ impl JobSchedule {
     }
 }
 
-/// The occurrences of a job schedule.
+/// The job of a schedule, which is added again for each occurrence.
+#[derive(Clone, Debug)]
+struct ScheduledJob {
+    id: Uuid,
+    store: JobStore,
+    due: mpsc::Sender<Result<(), SchedulerError>>,
+}
+
+type JobFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl ScheduledJob {
+    /// Adds the next occurrence to the scheduler, in place of the previous one.
+    fn add_next(self, scheduler: JobScheduler) -> JobFuture<Result<(), JobSchedulerError>> {
+        Box::pin(async move {
+            let (id, next) = (self.id, self.store.next_occurrence());
+            let run =
+                move |_, scheduler| -> JobFuture<()> { Box::pin(self.clone().run(scheduler)) };
+            // The crate reads the system clock to turn this duration into a tick, which is replaced
+            // by ours.
+            let mut job = Job::new_one_shot_async(Duration::ZERO, run)?;
+            let mut data = job.job_data()?;
+            data.id = Some(id.into());
+            data.set_next_tick(Some(next));
+            job.set_job_data(data)?;
+            // The same as `JobScheduler::add`, without its log messages.
+            JobCreator::add(&scheduler.context, job).await?;
+            Ok(())
+        })
+    }
+
+    async fn run(self, scheduler: JobScheduler) {
+        let due = self.due.clone();
+        match self.add_next(scheduler).await {
+            // If the channel is full, nobody has waited for the previous occurrence yet: the two
+            // collapse into one.
+            Ok(()) => drop(due.try_send(Ok(()))),
+            Err(error) => drop(due.send(Err(error.into())).await),
+        }
+    }
+}
+
+/// The occurrences of a job schedule. Dropping them stops the scheduler.
 #[derive(Debug)]
 pub struct Occurrences {
-    schedule: JobSchedule,
-    clock: Arc<dyn Clock>,
-    next: Option<DateTime<Utc>>,
+    due: mpsc::Receiver<Result<(), SchedulerError>>,
+    is_shut_down: Arc<AtomicBool>,
+    _stop: DropGuard,
 }
 
 impl Occurrences {
-    /// Waits for the next occurrence. Missed occurrences collapse into one. Cancel-safe: dropping the future loses nothing.
-    pub async fn wait_next(&mut self) {
-        loop {
-            let now = self.clock.now();
-            let after = self.schedule.next_after(now);
-            let is_due = self.next.is_some_and(|next| next <= now);
-            // After the clock was turned back, the next occurrence is sooner than the one that was computed.
-            let is_sooner = after.is_some_and(|after| self.next.is_none_or(|next| after < next));
-            if is_due || is_sooner {
-                self.next = after;
-            }
-            if is_due {
-                return;
-            }
-            let left = self.next.and_then(|next| (next - now).to_std().ok());
-            let clock_check = tick::next_tick(CLOCK_CHECK_INTERVAL);
-            let next = left.and_then(|left| Instant::now().checked_add(left));
-            sleep_until(next.map_or(clock_check, |next| next.min(clock_check))).await;
-        }
+    /// Waits for the next occurrence. Missed occurrences collapse into one. Cancel-safe: dropping
+    /// the future loses nothing.
+    ///
+    /// # Errors
+    /// The scheduler failed.
+    pub async fn wait_next(&mut self) -> Result<(), SchedulerError> {
+        let due = self.due.recv().await;
+        due.unwrap_or_else(|| Err(JobSchedulerError::Shutdown.into()))
+    }
+}
+
+impl Drop for Occurrences {
+    fn drop(&mut self) {
+        self.is_shut_down.store(true, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use chrono::{TimeDelta, TimeZone as _};
-    use tokio::time::advance;
+    use std::sync::atomic::AtomicU32;
 
+    use chrono::{TimeDelta, TimeZone as _};
+    use tokio::time::{Instant, advance, timeout};
+
+    use super::job_store::CLOCK_CHECK_INTERVAL;
     use super::*;
     use crate::clock::TestClock;
 
+    /// The scheduler looks at its jobs no later than this after it started or a job ran.
+    const SCHEDULER_TICK: Duration = Duration::from_millis(501);
+
+    /// 12:00 on Friday, 15 January 2027.
     fn noon() -> DateTime<Utc> {
         let noon = Utc.with_ymd_and_hms(2027, 1, 15, 12, 0, 0);
         noon.single().expect("a time")
     }
 
-    fn occurrences(text: &str) -> (Occurrences, TestClock) {
-        let clock = TestClock::new(noon());
-        let schedule: JobSchedule = text.parse().expect("a schedule");
-        (schedule.occurrences(Arc::new(clock.clone())), clock)
+    fn schedule(text: &str) -> JobSchedule {
+        text.parse().expect("a schedule")
     }
 
-    /// Whether the schedule is due after this time has passed, on the test clock and on the runtime's.
+    async fn occurrences(text: &str) -> (Occurrences, TestClock) {
+        let clock = TestClock::new(noon());
+        let started = schedule(text).start(Arc::new(clock.clone())).await;
+        (started.expect("a scheduler"), clock)
+    }
+
+    /// Whether the schedule is due after this time has passed, on the test clock and on the
+    /// runtime's.
     async fn occurs_after(occurrences: &mut Occurrences, clock: &TestClock, seconds: u32) -> bool {
         clock.advance(TimeDelta::seconds(seconds.into()));
         advance(Duration::from_secs(seconds.into())).await;
-        let now = tokio::time::timeout(Duration::ZERO, occurrences.wait_next());
-        now.await.is_ok()
+        let due = timeout(SCHEDULER_TICK, occurrences.wait_next()).await;
+        due.is_ok_and(|due| {
+            due.expect("the scheduler works");
+            true
+        })
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_occurrence_is_due_at_its_time_and_not_before() {
-        let (mut quarter, clock) = occurrences("30 */15 * * * *");
+        let (mut quarter, clock) = occurrences("30 */15 * * * *").await;
         assert!(!occurs_after(&mut quarter, &clock, 29).await);
         assert!(occurs_after(&mut quarter, &clock, 1).await);
         assert!(!occurs_after(&mut quarter, &clock, 15 * 60 - 1).await);
@@ -136,25 +258,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn missed_occurrences_collapse_into_one() {
-        let (mut hourly, clock) = occurrences("0 0 * * * *");
+        let (mut hourly, clock) = occurrences("0 0 * * * *").await;
         assert!(occurs_after(&mut hourly, &clock, 5 * 3_600 + 60).await);
         assert!(!occurs_after(&mut hourly, &clock, 0).await);
         assert!(occurs_after(&mut hourly, &clock, 3_540).await);
     }
 
     #[tokio::test(start_paused = true)]
+    async fn occurrences_that_nobody_waits_for_collapse_into_one() {
+        let (mut hourly, clock) = occurrences("0 0 * * * *").await;
+        for _ in 0..3 {
+            clock.advance(TimeDelta::hours(1));
+            tokio::time::sleep(CLOCK_CHECK_INTERVAL).await;
+        }
+        assert!(occurs_after(&mut hourly, &clock, 0).await);
+        assert!(!occurs_after(&mut hourly, &clock, 3_599).await);
+        assert!(occurs_after(&mut hourly, &clock, 1).await);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_is_noticed_within_a_minute() {
-        let (mut hourly, clock) = occurrences("0 0 * * * *");
+        let (mut hourly, clock) = occurrences("0 0 * * * *").await;
         {
-            let mut waits = Box::pin(tokio::time::timeout(
-                CLOCK_CHECK_INTERVAL * 2,
-                hourly.wait_next(),
-            ));
-            let now = tokio::time::timeout(Duration::ZERO, &mut waits).await;
+            let mut waits = Box::pin(timeout(CLOCK_CHECK_INTERVAL * 2, hourly.wait_next()));
+            let now = timeout(SCHEDULER_TICK, &mut waits).await;
             assert!(now.is_err(), "it is not due");
             clock.advance(TimeDelta::minutes(61));
             let begun = Instant::now();
-            assert!(matches!(waits.await, Ok(())), "forward");
+            assert!(matches!(waits.await, Ok(Ok(()))), "forward");
             assert!(begun.elapsed() <= CLOCK_CHECK_INTERVAL);
         }
         clock.set(noon() - TimeDelta::days(300));
@@ -162,10 +293,60 @@ mod tests {
         assert!(occurs_after(&mut hourly, &clock, 3_540).await, "and back");
     }
 
+    /// Counts how often the time is read, as a measure of wake-ups.
+    #[derive(Debug)]
+    struct CountingClock(AtomicU32);
+
+    impl Clock for CountingClock {
+        fn now(&self) -> DateTime<Utc> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            noon()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_scheduler_wakes_once_a_minute_and_a_stopped_one_never() {
+        let clock = Arc::new(CountingClock(AtomicU32::new(0)));
+        let started = schedule("0 0 0 1 1 *").start(clock.clone()).await;
+        let yearly = started.expect("a scheduler");
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        let wakes = clock.0.load(Ordering::Relaxed);
+        assert!((60..=63).contains(&wakes), "{wakes} wake-ups in an hour");
+
+        drop(yearly);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(clock.0.load(Ordering::Relaxed), wakes);
+    }
+
+    #[test]
+    fn a_day_needs_to_match_one_of_two_restricted_day_fields() {
+        let days = |text: &str| {
+            let (schedule, mut now) = (schedule(text), noon());
+            let next = std::iter::from_fn(|| {
+                now = schedule.next_after(now)?;
+                Some(now.format("%d.%m.").to_string())
+            });
+            next.take(3).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(days("0 0 0 20 * 1"), "18.01. 20.01. 25.01.");
+        assert_eq!(days("0 0 0 20 * *"), "20.01. 20.02. 20.03.");
+        assert_eq!(days("0 0 0 * * 1"), "18.01. 25.01. 01.02.");
+        assert_eq!(days("0 0 0 */1 * 1"), days("0 0 0 * * 1"));
+        assert_eq!(days("0 0 0 L * *"), "31.01. 28.02. 31.03.");
+        assert_eq!(days("0 0 0 30 2 1"), "01.02. 08.02. 15.02.");
+    }
+
     #[test]
     fn an_invalid_schedule_is_rejected() {
         let never = "0 0 0 30 2 *";
-        for text in ["every now and then", "", "0 7 * * *", "61 * * * * *", never] {
+        let years = "0 0 0 1 1 * 2030";
+        let only_croner = ["0 0 0 * * MON", "0 0 0 * * +1", "0 0 0 * * 5L", "@daily"];
+        let malformed = ["every now and then", "", "0 7 * * *", "61 * * * * *"];
+        for text in only_croner
+            .into_iter()
+            .chain(malformed)
+            .chain([never, years])
+        {
             let refused = text.parse::<JobSchedule>().expect_err(text);
             assert!(refused.to_string().contains(text));
         }

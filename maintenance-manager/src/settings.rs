@@ -52,8 +52,9 @@ pub struct Settings {
     /// How long the change log is kept; 0 keeps it forever.
     #[serde(with = "humantime_serde")]
     pub change_log_retention: Duration,
-    /// When data that is no longer needed is removed: seconds, minutes, hours, days, months and
-    /// weekdays, in UTC, as in cron.
+    /// When data that is no longer needed is removed: a cron expression in UTC with the fields
+    /// seconds, minutes, hours, days of the month, months and days of the week. If both day fields
+    /// are restricted, a day needs to match only one of them.
     pub housekeeping_schedule: String,
     /// The rate limit for each node.
     pub rate_limit: RateLimitSettings,

@@ -8,6 +8,7 @@ use evenkeel_domain::os::catalogue::CycleOutcome;
 use evenkeel_kit::JobSchedule;
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
+use evenkeel_kit::job_schedule::SchedulerError;
 use evenkeel_kit::lifecycle::Lifecycle;
 use evenkeel_store::{Store, StoreError, os_catalogue};
 use tokio::time::{MissedTickBehavior, interval};
@@ -109,7 +110,7 @@ impl OsResourceManager {
         });
         let (engine, stopping) = (Arc::clone(&self.0), life.stopping());
         life.spawn("registry sync schedule", async move {
-            engine.run_schedule(stopping).await;
+            engine.run_schedule(stopping).await?;
             Ok(())
         });
         for name in names {
@@ -156,15 +157,19 @@ impl Engine {
     }
 
     /// Requests cycles by schedule until it is stopped. A request that cannot be written is tried again.
-    async fn run_schedule(&self, stopping: CancellationToken) {
-        let mut schedule = self.schedule.clone().occurrences(Arc::clone(&self.clock));
+    async fn run_schedule(&self, stopping: CancellationToken) -> Result<(), SchedulerError> {
+        let schedule = self.schedule.clone();
+        let mut occurrences = schedule.start(Arc::clone(&self.clock)).await?;
         let mut pass_log = PassLog::new("registry sync schedule");
         let mut ticks = ticker(REQUEST_CHECK_INTERVAL);
         let mut due = self.settings.at_start.then_some(MIN_AGE_AT_START);
         loop {
             tokio::select! {
-                () = stopping.cancelled() => return,
-                () = schedule.wait_next() => due = Some(MIN_AGE_ON_SCHEDULE),
+                () = stopping.cancelled() => return Ok(()),
+                occurrence = occurrences.wait_next() => {
+                    occurrence?;
+                    due = Some(MIN_AGE_ON_SCHEDULE);
+                }
                 _ = ticks.tick(), if due.is_some() => {}
             }
             if let Some(min_age) = due {

@@ -15,8 +15,8 @@ const MAX_PARALLEL_FETCHES: usize = 64;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// When registries are synced: a cron expression in UTC with the fields seconds, minutes, hours, days, months and
-    /// weekdays.
+    /// When registries are synced: a cron expression in UTC with the fields seconds, minutes, hours, days of the
+    /// month, months and days of the week. If both day fields are restricted, a day needs to match only one of them.
     pub sync_schedule: String,
     /// Whether registries are also synced when the process starts.
     pub at_start: bool,

@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_kit::JobSchedule;
 use evenkeel_kit::clock::Clock;
-use evenkeel_kit::job_schedule::JobScheduleError;
+use evenkeel_kit::job_schedule::{JobScheduleError, SchedulerError};
 use evenkeel_store::{
     Store, StoreError, contents, limit_usage, log, node_tokens, package_versions, runs, tallies,
 };
@@ -62,10 +62,14 @@ pub struct RemovedRows {
     pub tallies: u64,
 }
 
-/// The schedule is invalid.
+/// Housekeeping cannot run on its schedule.
 #[derive(Debug, thiserror::Error)]
-#[error("the schedule in maintenance_manager.housekeeping_schedule is invalid")]
-pub(crate) struct InvalidSchedule(#[from] JobScheduleError);
+pub(crate) enum HousekeepingError {
+    #[error("the schedule in maintenance_manager.housekeeping_schedule is invalid")]
+    InvalidSchedule(#[from] JobScheduleError),
+    #[error("the scheduler of housekeeping failed")]
+    Scheduler(#[from] SchedulerError),
+}
 
 impl Housekeeping {
     /// Housekeeping on a store.
@@ -91,9 +95,9 @@ impl Housekeeping {
 
     /// Runs passes on the schedule until it is stopped. Occurrences during a pass collapse into
     /// one.
-    pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), InvalidSchedule> {
+    pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), HousekeepingError> {
         let schedule: JobSchedule = self.schedule.parse()?;
-        let mut schedule = schedule.occurrences(Arc::clone(&self.clock));
+        let mut occurrences = schedule.start(Arc::clone(&self.clock)).await?;
         let mut tally_ticks = tokio::time::interval(TALLY_INTERVAL);
         tally_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -103,7 +107,7 @@ impl Housekeeping {
                     self.outage.note_pass("tallies", &self.fold_tallies().await);
                     continue;
                 }
-                () = schedule.wait_next() => {}
+                due = occurrences.wait_next() => due?,
             }
             // A failed pass does not end the task: the next pass retries.
             let result = self.pass_until(&stopping).await;

@@ -1,7 +1,16 @@
 //! Schedules that EIM's agent repeats itself. On the wire they are five fields of cron in UTC, each
 //! `*` or a list of numbers.
+//!
+//! `croner` evaluates them, so that the server's own parser is checked against an independent one.
+//! This module adds what croner cannot express: the restriction to EIM's subset, the length of the
+//! windows, and the search for the last window in a short span.
 
-use chrono::{DateTime, Datelike as _, TimeDelta, Timelike as _};
+use std::fmt;
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Timelike as _};
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
 use evenkeel_proto::maintmgr::RepeatedSchedule;
 
 use crate::clock::Time;
@@ -9,40 +18,20 @@ use crate::ground_truth::Span;
 
 const SECONDS_PER_MINUTE: i64 = 60;
 
-/// A cron field.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum CronField {
-    /// `*`.
-    Any,
-    /// These numbers.
-    Values(Vec<u32>),
-}
-
-impl CronField {
-    /// Returns `None` if the text is neither `*` nor a list of numbers.
-    fn parse(text: &str) -> Option<Self> {
-        if text == "*" {
-            return Some(Self::Any);
-        }
-        let numbers = text.split(',').map(|number| number.parse().ok());
-        numbers.collect::<Option<_>>().map(Self::Values)
-    }
-
-    fn matches(&self, value: u32) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Values(values) => values.contains(&value),
-        }
-    }
-}
-
 /// A schedule that the agent repeats itself.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RepeatedWindows {
-    /// Minutes, hours, days of the month, months and days of the week.
-    fields: [CronField; 5],
+    /// When windows begin. Shared, because croner's tables take some kilobytes.
+    cron: Arc<Cron>,
     /// How long each window is open.
     length: TimeDelta,
+}
+
+/// Without croner's tables.
+impl fmt::Debug for RepeatedWindows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RepeatedWindows({}, {})", self.cron, self.length)
+    }
 }
 
 impl RepeatedWindows {
@@ -50,9 +39,17 @@ impl RepeatedWindows {
     /// numbers.
     #[must_use]
     pub fn parse(fields: [&str; 5], seconds: u32) -> Option<Self> {
-        let [minutes, hours, day_month, month, day_week] = fields.map(CronField::parse);
+        let parser = CronParser::builder()
+            .seconds(Seconds::Disallowed)
+            .year(Year::Disallowed)
+            .dom_and_dow(false)
+            .build();
+        let cron = fields
+            .into_iter()
+            .all(is_in_eim_subset)
+            .then(|| parser.parse(&fields.join(" ")))?;
         Some(Self {
-            fields: [minutes?, hours?, day_month?, month?, day_week?],
+            cron: Arc::new(cron.ok()?),
             length: TimeDelta::seconds(i64::from(seconds)),
         })
     }
@@ -97,20 +94,15 @@ impl RepeatedWindows {
     }
 
     fn begins_at(&self, start: Time) -> bool {
-        let [minutes, hours, day_month, month, day_week] = &self.fields;
-        let of_month = day_month.matches(start.day());
-        let of_week = day_week.matches(start.weekday().num_days_from_sunday());
-        // If both are restricted, one of them is enough.
-        let is_restricted = [day_month, day_week].map(|field| *field != CronField::Any);
-        let is_day = if is_restricted == [true, true] {
-            of_month || of_week
-        } else {
-            of_month && of_week
-        };
-        let is_sharp = start.second() == 0 && start.nanosecond() == 0;
-        let is_time = minutes.matches(start.minute()) && hours.matches(start.hour());
-        is_sharp && is_time && is_day && month.matches(start.month())
+        // croner ignores fractions of a second.
+        start.nanosecond() == 0 && self.cron.is_time_matching(&start).unwrap_or(false)
     }
+}
+
+/// Whether the text of a field is `*` or a list of numbers.
+fn is_in_eim_subset(field: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    field == "*" || field.split(',').all(is_number)
 }
 
 #[cfg(test)]
@@ -152,7 +144,7 @@ mod tests {
 
     #[test]
     fn cron_texts_that_the_eim_agent_cannot_parse_are_rejected() {
-        for bad in ["", "1-5", "*/2", "L", "1,"] {
+        for bad in ["", "1-5", "*/2", "L", "1,", "1 2", "+1", "60"] {
             assert_eq!(
                 RepeatedWindows::parse([bad, "*", "*", "*", "*"], 10),
                 None,

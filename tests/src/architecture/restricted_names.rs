@@ -65,6 +65,7 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
         "process::Command",
         &["pg/src/", "update-agent/src/runner", "bench/", "tests/"],
     ),
+    restricted("tokio_cron_scheduler", &["kit/src/job_schedule"]),
     restricted("Utc::now", &["kit/src/clock.rs"]),
     restricted("SystemTime::now", &["kit/src/clock.rs"]),
     restricted("tokio::spawn", &["kit/src/lifecycle.rs"]),
