@@ -14,7 +14,7 @@ use evenkeel_store::nodes::{
     self, MachineKey, NodeBrief, NodeState, available_digest, load_briefs,
 };
 use evenkeel_store::testing::{counting_store, fresh_store};
-use evenkeel_store::{Store, StoreError, Tx, changes, contents, hosts};
+use evenkeel_store::{Store, StoreError, Tx, contents, hosts};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -206,44 +206,4 @@ fn available_updates_are_compared_by_digest() {
     assert_ne!(available_digest("a"), available_digest("a "));
     // SHA-256 of the empty text: the default of the schema for a node that has reported nothing.
     assert_eq!(available_digest("")[..4], [0xe3, 0xb0, 0xc4, 0x42]);
-}
-
-/// A database of the previous release whose nodes have reported.
-#[tokio::test]
-async fn the_step_computes_the_digests_of_rows_of_the_previous_release() {
-    let store = fresh_store().await;
-    let (tenant, hosts) = create_reporting_nodes(&store, 20).await;
-    let machines: Vec<_> = hosts.into_iter().map(MachineKey::Host).collect();
-    let logged = async || {
-        let tx = store.tenant(tenant).await.expect("a transaction");
-        let mut logged = 0;
-        for machine in &machines {
-            let (_, node) = nodes::find_with_host(&tx, *machine).await.expect("a node");
-            let changes = changes::list_for_resource(&tx, "instance", node.instance.bits()).await;
-            logged += changes.expect("read").len();
-        }
-        logged
-    };
-    let before = logged().await;
-    let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
-    let step = steps.chunks(2).nth(21).expect("the twenty-second step");
-    execute_sql(&store, step[1]).await;
-    execute_sql(&store, step[0]).await;
-    assert_eq!(logged().await, before, "nothing has changed");
-    let tx = store.tenant(tenant).await.expect("a transaction");
-    assert_briefs_match_nodes(&tx, &machines).await;
-    drop(tx);
-    // A server of the previous release may still write while this one runs.
-    let facts = json!({"packagesDigest": "Ab".repeat(32)});
-    let facts_sql = format!("facts = '{facts}'");
-    for written in [
-        "os_update_available = 'größer'",
-        facts_sql.as_str(),
-        "facts = '{\"packagesDigest\": 5}', os_update_available = ''",
-    ] {
-        execute_sql(&store, &format!("UPDATE node_states SET {written}")).await;
-        let tx = store.tenant(tenant).await.expect("a transaction");
-        assert_briefs_match_nodes(&tx, &machines).await;
-    }
-    assert!(before < logged().await, "each write is logged");
 }

@@ -6,15 +6,13 @@ mod wrong_tenant;
 
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
-use evenkeel_domain::condition::{Condition, ConditionKind};
-use evenkeel_domain::eim::SampleKind;
 use evenkeel_domain::hardware::Hardware;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::pause::{Pause, PauseScope};
-use evenkeel_domain::run::{Failure, FailureKind, RunEvent, RunTimeouts};
+use evenkeel_domain::run::{RunEvent, RunTimeouts};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
@@ -22,8 +20,8 @@ use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
-    Store, assignments, contacts, contents, hardware, join_tokens, limit_usage, node_tokens, nodes,
-    orders, os_details, os_reports, os_settings, package_versions, pauses, runs, settings,
+    Store, contacts, contents, hardware, join_tokens, limit_usage, node_tokens, orders, os_details,
+    os_reports, os_settings, package_versions, pauses, runs, settings,
 };
 
 use crate::day_zero;
@@ -181,116 +179,4 @@ async fn no_table_shows_one_project_to_another() {
          END LOOP; IF tables < 20 THEN RAISE 'only % tables', tables; END IF; END $$"
     );
     store.execute_unprepared(&sql).await.expect("isolated");
-}
-
-/// A database of the first release with a node is migrated to this release.
-#[tokio::test]
-async fn rows_of_the_first_release_are_read_by_this_one() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
-    let (host, instance) = create_node(&store, tenant, 1).await;
-    let policy = create_latest_policy(&store, tenant).await;
-    assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
-    let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
-    let (first, later) = steps.split_at(2 * 6);
-    assert_eq!((first.len(), later.len() % 2), (12, 0));
-    let as_fleet = |sql: &str| format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
-    for down in later.chunks(2).rev().map(|pair| pair[1]) {
-        store
-            .execute_unprepared(&as_fleet(down))
-            .await
-            .expect("down");
-    }
-    let written = format!(
-        "UPDATE node_states SET sample_kind = 'started', sample_detail_digest = 'abc', \
-         delivered_start_at = '2027-01-15T08:00:00Z', delivered_end_at = '2027-01-15T09:00:00Z', \
-         delivered_policy_id = {}",
-        policy.id.bits().cast_signed()
-    );
-    store
-        .execute_unprepared(&as_fleet(&written))
-        .await
-        .expect("written");
-    let read = async || {
-        let tx = store.tenant(tenant).await.expect("a transaction");
-        let node = nodes::find(&tx, instance.id).await.expect("a node");
-        let sample = node.last_sample.expect("a sample");
-        assert_eq!(
-            (sample.kind, sample.detail_digest.as_str()),
-            (SampleKind::Started, "abc")
-        );
-        assert_eq!(
-            node.delivered.single,
-            Some((NOON, NOON + TimeDelta::hours(1)))
-        );
-        let assigned = assignments::find(&tx, Scope::Project, NOON).await;
-        let assigned = assigned.expect("assigned");
-        assert_eq!(
-            (assigned.policy, assigned.limits.is_limited()),
-            (policy.id, false)
-        );
-        let read = nodes::find_with_host(&tx, nodes::MachineKey::Host(host.id)).await;
-        assert_eq!(read.expect("a host").0.site, None);
-    };
-    for up in later.chunks(2).map(|pair| pair[0]) {
-        store.execute_unprepared(&as_fleet(up)).await.expect("up");
-    }
-    read().await;
-    // Down and up again, with the present rows.
-    for down in later.chunks(2).rev().map(|pair| pair[1]) {
-        store
-            .execute_unprepared(&as_fleet(down))
-            .await
-            .expect("down");
-    }
-    for up in later.chunks(2).map(|pair| pair[0]) {
-        store.execute_unprepared(&as_fleet(up)).await.expect("up");
-    }
-    read().await;
-}
-
-/// The previous release cannot read rows with values that it does not know.
-#[tokio::test]
-async fn the_reverse_step_removes_values_that_the_previous_release_does_not_know() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
-    let (host, instance) = create_node(&store, tenant, 1).await;
-    let tx = store.tenant(tenant).await.expect("a transaction");
-    let condition = |kind| Condition {
-        kind,
-        text: "a text".into(),
-        since: NOON,
-    };
-    let two_machines = condition(ConditionKind::TwoMachines);
-    let mut locked = nodes::lock(&tx, host.id).await.expect("a node");
-    locked.conditions = vec![two_machines.clone(), condition(ConditionKind::AgentError)];
-    nodes::save(&tx, &locked).await.expect("saved");
-    let failure = Failure {
-        kind: FailureKind::Limits,
-        reason: "the owner allows no removals".into(),
-    };
-    let failed = numbered_record(RunEvent::Failed(failure), 1);
-    let timeouts = RunTimeouts::default();
-    let run = runs::advance(&tx, new_attempt(&instance, 1), &failed, &timeouts, NOON).await;
-    let run = run.expect("opened and ended").id;
-    tx.commit().await.expect("committed");
-
-    let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
-    let step = steps.chunks(2).nth(13).expect("the fourteenth step");
-    for sql in [step[1], step[0]] {
-        let statement = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
-        store
-            .execute_unprepared(&statement)
-            .await
-            .expect("executed");
-    }
-    let tx = store.tenant(tenant).await.expect("a transaction");
-    let stored = nodes::find(&tx, instance.id).await.expect("a node");
-    assert_eq!(stored.conditions, [two_machines]);
-    let run = runs::find(&tx, run).await.expect("a run");
-    let detail = format!("{:?}", run.state);
-    assert!(
-        detail.contains("Unspecified") && detail.contains("no removals"),
-        "{detail}"
-    );
 }

@@ -5,13 +5,10 @@ use evenkeel_domain::filter::{Filter, Resource};
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::run::{RunEvent, RunTimeouts, UpdateRun};
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_migrations::{Migrator, step_names};
 use evenkeel_store::listing::{self, Listing};
-use evenkeel_store::testing::{fresh_database, fresh_store};
-use evenkeel_store::{Store, StoreOptions, Tx, hosts, instances, projects, runs, tallies};
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{Store, Tx, hosts, instances, projects, runs, tallies};
 use futures_util::future::{join, join_all};
-use sea_orm::Database;
-use sea_orm_migration::MigratorTrait;
 
 use crate::fixtures::{
     NOON, create_node, create_project, new_attempt, numbered_record, parse_listing, registration,
@@ -170,40 +167,6 @@ async fn tallies_of_a_project_being_deleted_are_not_folded() {
     let none = "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
                 IF EXISTS (SELECT FROM tallies) THEN RAISE 'tallies are left'; END IF; END $$";
     store.execute_unprepared(none).await.expect("no tallies");
-}
-
-async fn connect(url: &str) -> Store {
-    let store = Store::connect(url, StoreOptions::default()).await;
-    store.expect("connected")
-}
-
-#[tokio::test]
-async fn rows_from_before_the_tallies_are_counted() {
-    let url = fresh_database().await;
-    let store = connect(&url).await;
-    let (ours, theirs) = (
-        create_project(&store, "ours").await,
-        create_project(&store, "theirs").await,
-    );
-    let (_, instance) = create_node(&store, ours, 1).await;
-    create_node(&store, ours, 2).await;
-    create_node(&store, theirs, 1).await;
-    let tx = store.tenant(ours).await.expect("a transaction");
-    create_ended_run(&tx, &instance, 1).await;
-    tx.commit().await.expect("committed");
-    store.close().await;
-
-    let since = step_names().skip_while(|name| *name != "20261123_000020_long_lists");
-    let since = u32::try_from(since.count()).expect("a few steps");
-    let db = Database::connect(&url).await.expect("connected");
-    Migrator::down(&db, Some(since)).await.expect("undone");
-    db.close().await.expect("closed");
-    let store = connect(&url).await;
-    store.migrate().await.expect("migrated");
-    assert_eq!(lengths(&store, ours).await, [2, 2, 1]);
-    assert_eq!(lengths(&store, theirs).await, [1, 1, 0]);
-    create_node(&store, theirs, 2).await;
-    assert_eq!(lengths(&store, theirs).await, [2, 2, 0]);
 }
 
 #[tokio::test]

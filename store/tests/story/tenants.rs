@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::os::OsSpec;
-use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
+use evenkeel_domain::policy::{DesiredUpdate, ImageRules, PolicySpec};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_store::testing::{counting_store, fresh_database, fresh_store};
 use evenkeel_store::{
@@ -102,18 +102,6 @@ async fn every_table_has_forced_row_level_security() {
                AND relname <> 'seaql_migrations' AND NOT (relrowsecurity AND relforcerowsecurity); \
                IF bare IS NOT NULL THEN RAISE 'without row-level security: %', bare; END IF; END $$";
     store.execute_unprepared(sql).await.expect("all tables");
-}
-
-#[tokio::test]
-async fn the_steps_down_undo_the_steps_up() {
-    let store = fresh_store().await;
-    let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
-    for down in steps.chunks(2).rev().map(|pair| pair[1]) {
-        store.execute_unprepared(down).await.expect("down");
-    }
-    for up in steps.chunks(2).map(|pair| pair[0]) {
-        store.execute_unprepared(up).await.expect("up");
-    }
 }
 
 #[tokio::test]
@@ -351,4 +339,22 @@ async fn a_failed_transaction_cannot_be_committed() {
         "{deleted:?}"
     );
     assert!(tx.commit().await.is_err());
+}
+
+#[tokio::test]
+async fn a_policy_for_packages_has_no_rules_for_images() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "ours").await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let desired = DesiredUpdate::parse_target(None, "curl", &[], "").expect("a desired update");
+    let spec = PolicySpec {
+        image_rules: ImageRules {
+            attempts: 3,
+            ..ImageRules::default()
+        },
+        ..PolicySpec::parse("curl", "", desired).expect("a policy")
+    };
+    let refused = policies::create(&tx, &spec, NOON).await;
+    let why = format!("{:?}", refused.expect_err("a violated check"));
+    assert!(why.contains("packages_exclude_image_rules"), "{why}");
 }

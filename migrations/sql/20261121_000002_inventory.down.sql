@@ -1,1 +1,0 @@
-DROP TABLE join_tokens, instances, os_profiles, hosts;

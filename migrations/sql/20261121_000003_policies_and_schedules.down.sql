@@ -1,1 +1,0 @@
-DROP TABLE single_schedules, assignments, update_policies;

@@ -1,1 +1,0 @@
-DROP TABLE run_events, update_runs, last_contacts, node_states;

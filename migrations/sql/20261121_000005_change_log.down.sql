@@ -1,2 +1,0 @@
-DROP FUNCTION record_change() CASCADE;
-DROP TABLE change_log;

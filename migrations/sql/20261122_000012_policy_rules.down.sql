@@ -1,3 +1,0 @@
-ALTER TABLE update_policies
-    DROP CONSTRAINT image_excludes_rules,
-    DROP COLUMN rules;

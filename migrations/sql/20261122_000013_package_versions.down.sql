@@ -1,1 +1,0 @@
-DROP TABLE package_versions;
