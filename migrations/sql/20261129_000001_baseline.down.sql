@@ -5,7 +5,7 @@ DROP TABLE projects, project_settings, contents, package_versions, join_tokens, 
     change_log, log_state, tallies;
 
 DROP FUNCTION enter_project, told_time, told_times, told_storages, told_addresses, told_nics, told_usbs, told_texts, told_gpus,
-    keep_image_signatures, note_image_line, said_packages, keep_digests, forget_facts, record_change, record_failure,
+    note_image_line, record_change, record_failure,
     raise_epoch, keep_tally, forget_tallies, forget_all_tallies;
 
 DROP SEQUENCE custom_config_numbers, host_numbers, instance_numbers, join_token_numbers, local_account_numbers, os_numbers,

@@ -395,7 +395,6 @@ CREATE TABLE os_inside (
     revision             text NOT NULL,
     artifact             bytea NOT NULL CHECK (length(artifact) = 32),
     platform_bundle      text NOT NULL CHECK (octet_length(platform_bundle) <= 10000),
-    image_signatures     text[] NOT NULL DEFAULT '{}' CHECK (cardinality(image_signatures) <= 8),
     signature            jsonb CHECK (jsonb_typeof(signature) = 'object'),
     files                jsonb NOT NULL CHECK (jsonb_typeof(files) = 'array'),
     packages_digest      bytea,
@@ -412,19 +411,6 @@ CREATE INDEX os_inside_by_packages ON os_inside (tenant_id, packages_digest) WHE
 CREATE INDEX os_inside_by_existing_cves ON os_inside (tenant_id, existing_cves_digest)
     WHERE existing_cves_digest IS NOT NULL;
 CREATE INDEX os_inside_by_fixed_cves ON os_inside (tenant_id, fixed_cves_digest) WHERE fixed_cves_digest IS NOT NULL;
-
-CREATE FUNCTION keep_image_signatures() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE os_profiles SET image_signatures = NEW.image_signatures
-    WHERE tenant_id = NEW.tenant_id AND id = NEW.os_id AND image_signatures <> NEW.image_signatures;
-    RETURN NULL;
-END
-$$;
-
-CREATE TRIGGER image_signatures_made AFTER INSERT ON os_inside FOR EACH ROW
-    WHEN (cardinality(NEW.image_signatures) > 0) EXECUTE FUNCTION keep_image_signatures();
-CREATE TRIGGER image_signatures_changed AFTER UPDATE OF image_signatures ON os_inside FOR EACH ROW
-    WHEN (OLD.artifact <> NEW.artifact) EXECUTE FUNCTION keep_image_signatures();
 
 -- Series of images: the images of one profile. `changed` counts the changes of the series; `followed` is the count up to
 -- which the nodes that run one of its images have been updated.
@@ -733,36 +719,6 @@ CREATE TABLE node_states (
 );
 CREATE INDEX node_states_os ON node_states (tenant_id, os_id);
 CREATE INDEX node_states_by_packages ON node_states (tenant_id, packages_digest) WHERE packages_digest IS NOT NULL;
-
-CREATE FUNCTION said_packages(facts jsonb) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof(facts -> 'packagesDigest') = 'string'
-        AND facts ->> 'packagesDigest' ~ '^[0-9a-fA-F]{64}$'
-        THEN decode(facts ->> 'packagesDigest', 'hex') END
-$$;
-
-CREATE FUNCTION keep_digests() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.said_packages_digest := said_packages(NEW.facts);
-    NEW.available_digest := sha256(convert_to(NEW.os_update_available, 'UTF8'));
-    RETURN NEW;
-END
-$$;
-
-CREATE TRIGGER keep_digests BEFORE UPDATE OF facts, os_update_available ON node_states FOR EACH ROW
-    WHEN ((OLD.facts <> NEW.facts AND OLD.said_packages_digest IS NOT DISTINCT FROM NEW.said_packages_digest)
-        OR (OLD.os_update_available <> NEW.os_update_available AND OLD.available_digest = NEW.available_digest))
-    EXECUTE FUNCTION keep_digests();
-
-CREATE FUNCTION forget_facts() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.facts_digest := '';
-    RETURN NEW;
-END
-$$;
-
-CREATE TRIGGER forget_facts BEFORE UPDATE OF facts ON node_states FOR EACH ROW
-    WHEN ('image' = ANY (NEW.modules) AND NEW.facts_digest <> '' AND NEW.facts -> 'badImages' IS NULL)
-    EXECUTE FUNCTION forget_facts();
 
 -- When a node was last heard. The table is narrow and has no index but its key, so that rows are updated in place.
 CREATE TABLE last_contacts (

@@ -229,8 +229,9 @@ impl InvalidationFixture {
                 "INSERT INTO local_accounts VALUES ('{tenant}', 1, 'a', 'ssh-ed25519 A', now(), now())"
             ),
             "os_inside" => format!(
-                "INSERT INTO os_inside SELECT '{tenant}', min(id), 'r', 'p', '1.0.0', sha256(''), '', '{{}}', NULL, '[]', \
-                 NULL, NULL, NULL, now() FROM os_profiles WHERE tenant_id = '{tenant}'"
+                "INSERT INTO os_inside (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, files, \
+                 refreshed_at) SELECT '{tenant}', min(id), 'r', 'p', '1.0.0', sha256(''), '', '[]', now() FROM os_profiles \
+                 WHERE tenant_id = '{tenant}'"
             ),
             "os_settings" => {
                 format!("INSERT INTO os_settings (tenant_id, revision) VALUES ('{tenant}', 'main')")
