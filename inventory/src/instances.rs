@@ -155,14 +155,14 @@ pub async fn patch_instance(
     call: Call,
     Path(path): Path<Item>,
     params: Params,
-    patch: Change<InstancePatch>,
+    changes: Change<InstancePatch>,
 ) -> Answer<InstanceResource> {
     let tx = app.write(&call).await?;
     // Read under the locks, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: InstanceId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
-    let desired = patch.apply_to(&change::to_input(&instance), params.text("fieldMask"))?;
+    let desired = changes.apply_to(&change::to_input(&instance), params.text("fieldMask"))?;
     change::apply_change(&tx, &instance, &desired, app.clock.now()).await?;
     let answer = load_instance_resource(&tx, id).await?;
     tx.commit().await?;

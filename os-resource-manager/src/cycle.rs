@@ -194,8 +194,8 @@ impl<'a> Cycle<'a> {
         fetcher: Fetcher<'_>,
         revision: Revision,
     ) -> Result<Vec<CatalogFile>, CycleStop> {
-        let fetched = match timeout(REVISION_TIMEOUT, fetcher.fetch(&revision)).await {
-            Ok(Ok(fetched)) => fetched,
+        let result = match timeout(REVISION_TIMEOUT, fetcher.fetch(&revision)).await {
+            Ok(Ok(result)) => result,
             Ok(Err(error)) if is_registry_wide(&error) => return Err(error.into()),
             Ok(Err(error)) => FetchedRevision::Changed(revision.with_failure(&to_finding(&error))),
             Err(_) => {
@@ -205,7 +205,7 @@ impl<'a> Cycle<'a> {
                 FetchedRevision::Changed(revision.with_failure(&finding))
             }
         };
-        let artifact = match fetched {
+        let artifact = match result {
             FetchedRevision::Vanished => return Ok(Vec::new()),
             FetchedRevision::Unchanged(artifact) => {
                 self.mark_seen(&artifact.repository, vec![artifact.tag.clone()])

@@ -90,7 +90,7 @@ pub struct RegistrySettings {
     /// Files with the trusted public keys, each in PEM.
     #[serde(default)]
     pub keys: Vec<PathBuf>,
-    /// Additional hosts to fetch files from, with or without a port. The registry's host and that of files_url are
+    /// Additional hosts to fetch files from, with or without a port. The registry's host and that of `files_url` are
     /// always allowed.
     #[serde(default)]
     pub allow_hosts: Vec<String>,

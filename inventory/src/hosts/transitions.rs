@@ -29,24 +29,24 @@ pub async fn reregister_host(
     State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
-    patch: Patch<HostRegister>,
+    changes: Patch<HostRegister>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
     // Read under the lock, so that concurrent changes do not overwrite each other.
     tx.lock_for_change().await?;
     let id: HostId = parse_resource_id(RESOURCE_KIND, &path.resource_id)?;
-    let name = Name::parse_up_to("name", &patch.body.name, Registration::MAX_NAME_BYTES)?;
+    let name = Name::parse_up_to("name", &changes.body.name, Registration::MAX_NAME_BYTES)?;
     let now = app.clock.now();
     let host = hosts::find(&tx, id).await?;
-    if patch.fields.contains_key("name") && host.name != name {
+    if changes.fields.contains_key("name") && host.name != name {
         let change = HostChange {
             name: Some(name),
             ..HostChange::default()
         };
         hosts::change(&tx, id, &change, now).await?;
     }
-    if patch.fields.contains_key("autoOnboard") {
-        let state = Registration::desired_if(patch.body.auto_onboard);
+    if changes.fields.contains_key("autoOnboard") {
+        let state = Registration::desired_if(changes.body.auto_onboard);
         hosts::set_desired_state(&tx, id, state, now).await?;
     }
     let answer = load_host_resource(&tx, id).await?;

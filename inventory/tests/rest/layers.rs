@@ -241,9 +241,9 @@ async fn the_document_is_served_by_the_program_itself() {
     let server = TestServer::new().await;
     let answer = get(&server, "/openapi.json").await;
     assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
-    let (status, served) = read_json(answer).await;
+    let (status, body) = read_json(answer).await;
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(served, serde_json::to_value(document()).expect("JSON"));
+    assert_eq!(body, serde_json::to_value(document()).expect("JSON"));
 }
 
 #[tokio::test]

@@ -220,62 +220,66 @@ async fn minimal_resources_have_every_field() {
     insta::assert_snapshot!(table.trim_end());
 }
 
+const NO_CONTENT: &str = "object without content";
+
+/// Resource, JSON pointer and kind of the value that a resource with the minimal input shows.
+const ABSENT_VALUES: &[(&str, &str, &str)] = &[
+    ("host", "/site", "null"),
+    ("host", "/provider", "null"),
+    ("host", "/instance", "null"),
+    ("host", "/siteId", "\"\""),
+    ("host", "/memoryBytes", "\"0\""),
+    ("host", "/hostNics", "[]"),
+    ("used host", "/instance", "object"),
+    ("used host", "/instance/host", "null"),
+    ("used host", "/instance/workloadMembers", "[]"),
+    ("instance", "/host", "object"),
+    ("instance", "/host/instance", "null"),
+    ("instance", "/os", "object"),
+    ("instance", "/localaccount", "null"),
+    ("instance", "/updatePolicy", "null"),
+    ("instance", "/customConfig", "[]"),
+    ("instance", "/customConfigID", "[]"),
+    ("instance", "/workloadMembers", "[]"),
+    ("instance", "/slots", "[]"),
+    ("instance", "/badImages", "[]"),
+    ("instance", "/localAccountID", "\"\""),
+    ("instance", "/osUpdatePolicyID", "\"\""),
+    ("update policy", "/targetOs", "null"),
+    ("update policy", "/targetOsId", "\"\""),
+    ("region", "/parentRegion", NO_CONTENT),
+    ("region", "/parentRegion/parentRegion", "null"),
+    ("region", "/parentRegion/timestamps", "null"),
+    ("region", "/parentId", "\"\""),
+    ("site", "/region", NO_CONTENT),
+    ("site", "/region/parentRegion", "null"),
+    ("site", "/region/timestamps", "null"),
+    ("site", "/regionId", "\"\""),
+    ("site", "/provider", "null"),
+    ("update run", "/appliedPolicy", NO_CONTENT),
+    ("update run", "/appliedPolicy/targetOs", "null"),
+    ("update run", "/appliedPolicy/timestamps", "null"),
+    ("update run", "/instance", "object"),
+    ("update run", "/instance/host", "null"),
+    ("update run", "/instance/os", "null"),
+    ("update run", "/instance/workloadMembers", "[]"),
+    ("update run", "/image", "null"),
+    ("update run", "/endTime", "0"),
+    ("update run", "/startTime", "number"),
+    ("single schedule", "/endSeconds", "0"),
+    ("operating system", "/name", "\"\""),
+    ("operating system", "/signature", "null"),
+    ("operating system", "/imageSignatures", "[]"),
+];
+
 #[tokio::test]
 async fn absent_values_are_null_or_empty_as_clients_expect() {
     let server = TestServer::new().await;
     let minimal = create_minimal(&server).await;
-    let nowhere = "object without content";
-    for (resource, pointer, expected) in [
-        ("host", "/site", "null"),
-        ("host", "/provider", "null"),
-        ("host", "/instance", "null"),
-        ("host", "/siteId", "\"\""),
-        ("host", "/memoryBytes", "\"0\""),
-        ("host", "/hostNics", "[]"),
-        ("used host", "/instance", "object"),
-        ("used host", "/instance/host", "null"),
-        ("used host", "/instance/workloadMembers", "[]"),
-        ("instance", "/host", "object"),
-        ("instance", "/host/instance", "null"),
-        ("instance", "/os", "object"),
-        ("instance", "/localaccount", "null"),
-        ("instance", "/updatePolicy", "null"),
-        ("instance", "/customConfig", "[]"),
-        ("instance", "/customConfigID", "[]"),
-        ("instance", "/workloadMembers", "[]"),
-        ("instance", "/slots", "[]"),
-        ("instance", "/badImages", "[]"),
-        ("instance", "/localAccountID", "\"\""),
-        ("instance", "/osUpdatePolicyID", "\"\""),
-        ("update policy", "/targetOs", "null"),
-        ("update policy", "/targetOsId", "\"\""),
-        ("region", "/parentRegion", nowhere),
-        ("region", "/parentRegion/parentRegion", "null"),
-        ("region", "/parentRegion/timestamps", "null"),
-        ("region", "/parentId", "\"\""),
-        ("site", "/region", nowhere),
-        ("site", "/region/parentRegion", "null"),
-        ("site", "/region/timestamps", "null"),
-        ("site", "/regionId", "\"\""),
-        ("site", "/provider", "null"),
-        ("update run", "/appliedPolicy", nowhere),
-        ("update run", "/appliedPolicy/targetOs", "null"),
-        ("update run", "/appliedPolicy/timestamps", "null"),
-        ("update run", "/instance", "object"),
-        ("update run", "/instance/host", "null"),
-        ("update run", "/instance/os", "null"),
-        ("update run", "/instance/workloadMembers", "[]"),
-        ("update run", "/image", "null"),
-        ("update run", "/endTime", "0"),
-        ("update run", "/startTime", "number"),
-        ("single schedule", "/endSeconds", "0"),
-        ("operating system", "/name", "\"\""),
-        ("operating system", "/signature", "null"),
-        ("operating system", "/imageSignatures", "[]"),
-    ] {
-        let value = minimal[resource].pointer(pointer);
+    for (resource, pointer, expected) in ABSENT_VALUES {
+        let value = minimal[*resource].pointer(pointer);
         let value = value.unwrap_or_else(|| panic!("{resource} has no {pointer}"));
-        assert_eq!(kind(value), expected, "{resource}{pointer}");
+        assert_eq!(kind(value), *expected, "{resource}{pointer}");
     }
     for schedule in ["single schedule", "repeated schedule"] {
         for target in ["Host", "Site", "Region"] {

@@ -238,6 +238,36 @@ async fn an_assignment_with_limits_shows_their_usage() {
     assert_eq!(server.get_decision(&resources).await["slots"], Value::Null);
 }
 
+/// A pause of each scope blocks the update of the instance until it is removed.
+async fn check_pauses(server: &TestServer, resources: &ResourceIds) {
+    for scope in ["project", &resources.site, &resources.policy] {
+        let pause = format!("pauses/{scope}");
+        let created = server
+            .expect_ok(&format!("PUT {pause}"), Some(json!({"reason": "a storm"})))
+            .await;
+        assert_eq!(
+            (&created["scope"], &created["by"]),
+            (&json!(scope), &json!("writer"))
+        );
+        let decision = server.get_decision(&resources).await;
+        assert_eq!(
+            reason_and_may_start(&decision),
+            ("paused", false),
+            "{scope}"
+        );
+        assert_eq!(decision["pauses"], json!([created]));
+        assert_eq!(
+            server.expect_ok("GET pauses", None).await["pauses"],
+            json!([created])
+        );
+        server.expect_ok(&format!("DELETE {pause}"), None).await;
+        assert!(
+            reason_and_may_start(&server.get_decision(&resources).await).1,
+            "{scope}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_decision_shows_pauses_orders_and_offline_grants() {
     let server = TestServer::new().await;
@@ -276,32 +306,7 @@ async fn a_decision_shows_pauses_orders_and_offline_grants() {
     assert_eq!(decision["order"], created_order);
     assert_eq!(decision["windows"][0]["openedBy"], "order");
 
-    for scope in ["project", &resources.site, &resources.policy] {
-        let pause = format!("pauses/{scope}");
-        let created = server
-            .expect_ok(&format!("PUT {pause}"), Some(json!({"reason": "a storm"})))
-            .await;
-        assert_eq!(
-            (&created["scope"], &created["by"]),
-            (&json!(scope), &json!("writer"))
-        );
-        let decision = server.get_decision(&resources).await;
-        assert_eq!(
-            reason_and_may_start(&decision),
-            ("paused", false),
-            "{scope}"
-        );
-        assert_eq!(decision["pauses"], json!([created]));
-        assert_eq!(
-            server.expect_ok("GET pauses", None).await["pauses"],
-            json!([created])
-        );
-        server.expect_ok(&format!("DELETE {pause}"), None).await;
-        assert!(
-            reason_and_may_start(&server.get_decision(&resources).await).1,
-            "{scope}"
-        );
-    }
+    check_pauses(&server, &resources).await;
 
     let cancel = json!({"kind": "cancel", "reason": "not now"});
     server

@@ -61,7 +61,7 @@ impl<B> IncomingBody<B> {
         loop {
             match &mut self.wait {
                 BodyWait::NotWaiting => {
-                    self.wait = BodyWait::Counted(Box::pin(sleep(BODY_GRACE_PERIOD)))
+                    self.wait = BodyWait::Counted(Box::pin(sleep(BODY_GRACE_PERIOD)));
                 }
                 BodyWait::Counted(wait) => {
                     ready!(wait.as_mut().poll(context));

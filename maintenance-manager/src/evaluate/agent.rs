@@ -183,6 +183,11 @@ fn is_attempt_lost(input: &DecisionInput, attempt: Option<AttemptId>) -> bool {
     attempt.is_some() && attempt != open
 }
 
+/// Whether to request the list: the reported digest differs from the stored one.
+pub fn should_request(reported: Option<ContentDigest>, stored: Option<ContentDigest>) -> bool {
+    reported.is_some() && reported != stored
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,9 +225,4 @@ mod tests {
             wire::Continue::default()
         ))));
     }
-}
-
-/// Whether to request the list: the reported digest differs from the stored one.
-pub fn should_request(reported: Option<ContentDigest>, stored: Option<ContentDigest>) -> bool {
-    reported.is_some() && reported != stored
 }

@@ -119,20 +119,6 @@ fn matches_stored_available(node: &NodeBrief, input: &DecisionInput, reported: &
     available.is_none_or(|available| nodes::available_digest(&available) == node.available_digest)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn progress_of_an_update_is_always_processed() {
-        use SampleKind as K;
-        let unchanged = [K::Unspecified, K::UpToDate, K::Downloaded, K::Failed];
-        assert!(unchanged.into_iter().all(may_be_unchanged));
-        let changing = [K::Downloading, K::Started, K::Updated];
-        assert!(!changing.into_iter().any(may_be_unchanged));
-    }
-}
-
 /// The run to cancel, and the reason.
 pub fn run_to_cancel(
     input: &DecisionInput,
@@ -177,4 +163,18 @@ pub fn holds_slot(input: &DecisionInput) -> bool {
     input
         .applicable_policy()
         .is_some_and(|assigned| assigned.usage.holds_slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_of_an_update_is_always_processed() {
+        use SampleKind as K;
+        let unchanged = [K::Unspecified, K::UpToDate, K::Downloaded, K::Failed];
+        assert!(unchanged.into_iter().all(may_be_unchanged));
+        let changing = [K::Downloading, K::Started, K::Updated];
+        assert!(!changing.into_iter().any(may_be_unchanged));
+    }
 }

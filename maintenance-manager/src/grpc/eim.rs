@@ -402,7 +402,7 @@ async fn commit_answer(mut node_tx: NodeTransaction<'_>) -> Result<Answer, Store
         None if node_tx.has_begun_change() => {}
         // The slot may belong to an earlier assignment.
         None if is_new || is_holding_slot => {
-            limit_usage::release_slots(&node_tx.tx, instance).await?
+            limit_usage::release_slots(&node_tx.tx, instance).await?;
         }
         None => {}
     }

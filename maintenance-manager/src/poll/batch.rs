@@ -5,10 +5,10 @@
 //! results go into the answer cache.
 
 mod audit;
-mod batch;
 mod batch_metrics;
 mod queue;
 mod single;
+mod worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -255,7 +255,7 @@ impl PollBatcher {
         inner.metrics.waiting.set(queue.len());
         if queue.claim_worker(inner.settings.poll_batch.workers) {
             drop(queue);
-            Lifecycle::detach(batch::run_worker(Worker::new(Arc::clone(inner))));
+            Lifecycle::detach(worker::run_worker(Worker::new(Arc::clone(inner))));
         }
         ticket
     }

@@ -378,7 +378,7 @@ async fn a_truncated_change_log_ends_a_long_poll() {
 #[tokio::test]
 async fn a_change_during_an_outage_ends_a_long_poll() {
     assert_withdrawal_ends_long_poll(async |server| {
-        execute_during_outage(server, DELETE_ASSIGNMENTS_SQL).await
+        execute_during_outage(server, DELETE_ASSIGNMENTS_SQL).await;
     })
     .await;
 }

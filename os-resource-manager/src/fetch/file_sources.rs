@@ -1,4 +1,4 @@
-//! Resolves where the files of a profile are: in the files artifact, at files_url, or at any other URL.
+//! Resolves where the files of a profile are: in the files artifact, at `files_url`, or at any other URL.
 
 use std::collections::HashMap;
 
@@ -179,7 +179,7 @@ impl Fetcher<'_> {
         Ok((Some(file), finding))
     }
 
-    /// The web address of a file; `None` if the address is relative and files_url is not set.
+    /// The web address of a file; `None` if the address is relative and `files_url` is not set.
     fn web_url(self, url: &str) -> Result<Option<Url>, Finding> {
         let read = match (Url::parse(url), &self.0.files_url) {
             (Ok(url), _) => Ok(url),

@@ -72,10 +72,10 @@ impl FileError {
         }
         match self {
             Self::MethodNotAllowed => {
-                set_header(&mut response, ALLOW, HeaderValue::from_static("GET, HEAD"))
+                set_header(&mut response, ALLOW, HeaderValue::from_static("GET, HEAD"));
             }
             Self::RangeNotSatisfiable(size) => {
-                set_content_range(&mut response, &format!("bytes */{size}"))
+                set_content_range(&mut response, &format!("bytes */{size}"));
             }
             _ if status == StatusCode::UNAUTHORIZED => {
                 let scheme = HeaderValue::from_static("Bearer");

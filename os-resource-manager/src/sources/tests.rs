@@ -67,61 +67,38 @@ fn an_invalid_setting_is_named() {
             },
         ));
     }
-    let prefix = "Release/".to_owned();
-    bad.push((
-        "prefix",
-        RegistrySettings {
-            prefix,
-            ..default_settings()
-        },
-    ));
-    let username = text("somebody");
-    bad.push((
-        "password_file",
-        RegistrySettings {
-            username,
-            ..default_settings()
-        },
-    ));
-    let password_file = file.clone();
-    bad.push((
-        "username",
-        RegistrySettings {
-            password_file,
-            ..default_settings()
-        },
-    ));
-    let token_file = missing.clone();
-    bad.push((
-        "token_file",
-        RegistrySettings {
-            token_file,
-            ..default_settings()
-        },
-    ));
-    bad.push((
-        "ca",
-        RegistrySettings {
-            ca: missing,
-            ..default_settings()
-        },
-    ));
-    let keys = file.into_iter().collect();
-    bad.push((
-        "keys",
-        RegistrySettings {
-            keys,
-            ..default_settings()
-        },
-    ));
-    let trust = SignaturePolicy::Require;
-    bad.push((
-        "trust",
-        RegistrySettings {
-            trust,
-            ..default_settings()
-        },
-    ));
+    let with = |change: fn(&mut RegistrySettings, Option<PathBuf>), file: Option<PathBuf>| {
+        let mut settings = default_settings();
+        change(&mut settings, file);
+        settings
+    };
+    bad.extend([
+        (
+            "prefix",
+            with(|it, _| it.prefix = "Release/".to_owned(), None),
+        ),
+        (
+            "password_file",
+            with(|it, _| it.username = Some("somebody".to_owned()), None),
+        ),
+        (
+            "username",
+            with(|it, file| it.password_file = file, file.clone()),
+        ),
+        (
+            "token_file",
+            with(|it, file| it.token_file = file, missing.clone()),
+        ),
+        ("ca", with(|it, file| it.ca = file, missing)),
+        (
+            "keys",
+            with(|it, file| it.keys = file.into_iter().collect(), file),
+        ),
+        (
+            "trust",
+            with(|it, _| it.trust = SignaturePolicy::Require, None),
+        ),
+    ]);
     for (key, settings) in bad {
         assert_eq!(
             open_error(settings).key,

@@ -53,7 +53,7 @@ pub(crate) struct IssuerConfig {
     /// File with the JSON Web Key Set of the issuer.
     #[serde(default)]
     pub(crate) jwks: Option<PathBuf>,
-    /// Whether the keys are fetched from the issuer by OpenID Connect discovery.
+    /// Whether the keys are fetched from the issuer by `OpenID` Connect discovery.
     #[serde(default)]
     pub(crate) discovery: bool,
     /// Claim with the roles: names separated by dots, or a JSON pointer. Default:

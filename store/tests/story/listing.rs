@@ -398,11 +398,11 @@ async fn a_part_of_the_name_of_a_run_is_found_in_an_index_alone() {
 async fn resources_at_a_site_are_found_in_indexes_alone() {
     let store = fresh_store().await;
     let tenant = create_project(&store, "ours").await;
-    let size = ProjectSize {
+    let project_size = ProjectSize {
         hosts: 200,
         sites: 20,
     };
-    let filled = fill::seed_project(&store, tenant, size, NOON).await;
+    let filled = fill::seed_project(&store, tenant, project_size, NOON).await;
     let site = filled.expect("a project").sites[0];
     store.analyze().await.expect("analyzed");
     let tx = store.snapshot(tenant).await.expect("a snapshot");

@@ -367,7 +367,7 @@ async fn a_name_in_use_is_extended_by_profile_and_version() {
     let none = os_details::import(&tx, &with_name("3.0.4", "Edge 3.0.1"), NOON).await;
     match none {
         Err(StoreError::Conflict(Conflict::AlreadyExists { field, .. })) => {
-            assert_eq!(field, "name")
+            assert_eq!(field, "name");
         }
         other => panic!("{other:?}"),
     }
@@ -402,10 +402,10 @@ fn invalid_imports() -> Vec<(ImportedOs, &'static str)> {
     });
     bad("name", &|imported| imported.spec.name.push('\0'));
     bad("profileName", &|imported| {
-        imported.spec.profile_name.push('\0')
+        imported.spec.profile_name.push('\0');
     });
     bad("metadata", &|imported| {
-        imported.spec.metadata = "x".repeat(501)
+        imported.spec.metadata = "x".repeat(501);
     });
     bad("platformBundle", &|imported| {
         imported.details.platform_bundle = "x".repeat(10_001);
@@ -417,7 +417,7 @@ fn invalid_imports() -> Vec<(ImportedOs, &'static str)> {
         imported.spec.image_signatures.push("\0".into());
     });
     bad("signature", &|imported| {
-        imported.details.signature = Some(json!([]))
+        imported.details.signature = Some(json!([]));
     });
     bad("installedPackages", &|imported| {
         imported.details.packages = Some([9; 32]);

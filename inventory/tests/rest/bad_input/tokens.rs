@@ -30,8 +30,8 @@ impl BadInputFixture {
     fn issue_token(&self, issuer: &Authority, ago: TimeDelta, lifetime: TimeDelta) -> String {
         let made_at = self.server.clock.now() - ago;
         let roles = [Role::Write(self.server.ours.uuid())];
-        let issued = issuer.issue_operator("writer", &roles, lifetime, made_at);
-        issued.expect("a token").token.reveal().to_owned()
+        let result = issuer.issue_operator("writer", &roles, lifetime, made_at);
+        result.expect("a token").token.reveal().to_owned()
     }
 
     /// Makes the API trust this authority.

@@ -76,7 +76,7 @@ pub async fn poll(
 ) -> Result<PollResponse, Status> {
     let input = if input.facts.is_none() && input.packages.is_empty() {
         match try_without_write(manager, node, input).await? {
-            PollResult::Answered(response) => return Ok(response),
+            PollResult::Answered(response) => return Ok(*response),
             PollResult::NeedsWrite(input) => input,
         }
     } else {
@@ -96,7 +96,7 @@ pub async fn poll(
 /// The result of the fast path.
 enum PollResult {
     /// The poll is answered.
-    Answered(PollResponse),
+    Answered(Box<PollResponse>),
     /// The poll needs a write; this is its input.
     NeedsWrite(Box<PollInput>),
 }
@@ -140,7 +140,8 @@ async fn try_without_write(
     let long_poll_context =
         long_poll_context.filter(|_| may_long_poll(manager, node, &input.long_poll, &cached));
     let Some(context) = long_poll_context else {
-        return build_response(manager, node, &cached.answer, None).map(PollResult::Answered);
+        return build_response(manager, node, &cached.answer, None)
+            .map(|response| PollResult::Answered(Box::new(response)));
     };
     let options = LongPollOptions {
         connection: input.long_poll.connection.clone(),
@@ -156,13 +157,13 @@ async fn try_without_write(
             .increment(1);
     }
     match result {
-        LongPollResult::Answer(cached) => {
-            build_response(manager, node, &cached.answer, None).map(PollResult::Answered)
-        }
+        LongPollResult::Answer(cached) => build_response(manager, node, &cached.answer, None)
+            .map(|response| PollResult::Answered(Box::new(response))),
         LongPollResult::Draining(cached) => {
             let spread = manager.load.spread().max(MIN_RECONNECT_SPREAD);
             let pause = random_millis(node.host, manager.now(), MIN_RECONNECT_DELAY, spread);
-            build_response(manager, node, &cached.answer, Some(pause)).map(PollResult::Answered)
+            build_response(manager, node, &cached.answer, Some(pause))
+                .map(|response| PollResult::Answered(Box::new(response)))
         }
         LongPollResult::NeedsWrite => Ok(PollResult::NeedsWrite(input)),
     }

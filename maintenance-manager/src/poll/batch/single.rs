@@ -4,7 +4,7 @@ use evenkeel_store::decisions::{self, ReadMode};
 use evenkeel_store::{StoreError, nodes};
 use tonic::Status;
 
-use super::batch::BatchEvaluation;
+use super::worker::BatchEvaluation;
 use super::{
     BatchResult, PollBatcher, PollBatcherInner, PollContext, PollPayload, Priority, batch_aborted,
 };
