@@ -30,7 +30,7 @@ named! {
         /// The node sent more than the server stores; the rest was cut off.
         DetailCut = "detail_cut",
         /// The agent reports a problem with itself.
-        AgentError = "agent_trouble",
+        AgentError = "agent_error",
     }
 }
 

@@ -92,7 +92,7 @@ named! {
         /// The node is not in the desired state, and an immediate retry would not help.
         Bad = "bad",
         /// The run says nothing about the state of the node.
-        Inconclusive = "open",
+        Inconclusive = "inconclusive",
     }
 }
 

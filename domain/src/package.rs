@@ -201,11 +201,10 @@ pub struct PackageChange {
     pub architecture: String,
     /// Version before the run; `None` if it was not installed.
     pub before: Option<String>,
-    /// Version that the plan installs; `None` if the plan removes the package. The stored JSON calls it `wanted`.
-    #[serde(rename = "wanted")]
+    /// Version that the plan installs; `None` if the plan removes the package.
     pub desired: Option<String>,
-    /// State after the run; `None` until the node has checked. The stored JSON calls it `found`.
-    #[serde(rename = "found", default, skip_serializing_if = "Option::is_none")]
+    /// State after the run; `None` until the node has checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<ObservedPackage>,
 }
 

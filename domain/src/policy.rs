@@ -30,8 +30,7 @@ pub struct PolicySpec {
     pub name: Name,
     /// For users.
     pub description: String,
-    /// The desired update. The stored JSON calls it `wish`.
-    #[serde(rename = "wish")]
+    /// The desired update.
     pub desired: DesiredUpdate,
     /// Whether a node may be downgraded to an older version.
     #[serde(default)]
@@ -350,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_policy_of_an_older_release_has_the_default_rules() {
-        let old = serde_json::json!({"name": "all", "description": "", "wish": "latest"});
+        let old = serde_json::json!({"name": "all", "description": "", "desired": "latest"});
         let read: PolicySpec = serde_json::from_value(old).expect("a policy");
         assert!(read.rules.is_default() && read.image_rules.is_default());
         let stored = serde_json::to_value(&read).expect("JSON");

@@ -251,7 +251,7 @@ fn sync_resource(registry: String, state: Option<CycleState>) -> OsSync {
         outcome: state.outcome.map(outcome),
         started_at: state.started_at,
         ended_at: state.ended_at,
-        last_success_at: state.good_at,
+        last_success_at: state.last_success_at,
         not_before: state.not_before,
     }
 }

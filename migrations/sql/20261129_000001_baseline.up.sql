@@ -35,24 +35,24 @@ CREATE TABLE projects (
 
 -- Sets the scope of the transaction to a project, by its name or else by its ID. Without such a project the transaction sees
 -- nothing. The function changes no row, so a read-only transaction may call it.
-CREATE FUNCTION enter_project(wanted_name text, wanted_id uuid) RETURNS uuid LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION set_tenant_scope(project_name text, project_id uuid) RETURNS uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    entered uuid;
+    found_id uuid;
 BEGIN
     PERFORM set_config('evenkeel.tenant', '*', true);
-    IF wanted_name IS NOT NULL THEN
-        SELECT tenant_id INTO entered FROM projects WHERE name = wanted_name;
+    IF project_name IS NOT NULL THEN
+        SELECT tenant_id INTO found_id FROM projects WHERE name = project_name;
     ELSE
-        SELECT tenant_id INTO entered FROM projects WHERE tenant_id = wanted_id;
+        SELECT tenant_id INTO found_id FROM projects WHERE tenant_id = project_id;
     END IF;
-    PERFORM set_config('evenkeel.tenant', coalesce(entered::text, ''), true);
-    RETURN entered;
+    PERFORM set_config('evenkeel.tenant', coalesce(found_id::text, ''), true);
+    RETURN found_id;
 END
 $$;
 
 CREATE TABLE project_settings (
     tenant_id           uuid PRIMARY KEY REFERENCES projects ON DELETE CASCADE,
-    -- Days for which runs are kept after their end. 0 keeps them forever; null is the default of the server.
+    -- Days for which runs are stored after their end. 0 keeps them forever; null is the default of the server.
     retention_days      integer CHECK (retention_days BETWEEN 0 AND 36500),
     any_schedule_status boolean NOT NULL
 );
@@ -78,7 +78,7 @@ CREATE TABLE package_versions (
     first_seen   timestamptz NOT NULL,
     last_seen    timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, name, architecture, version),
-    CONSTRAINT the_first_time_comes_first CHECK (first_seen <= last_seen)
+    CONSTRAINT first_seen_is_first CHECK (first_seen <= last_seen)
 );
 CREATE INDEX package_versions_last_seen ON package_versions (tenant_id, last_seen);
 
@@ -203,16 +203,16 @@ CREATE INDEX hosts_by_site ON hosts (tenant_id, site_id) INCLUDE (id);
 -- Hardware as JSON in the form of the REST API: without spaces, members in the order of the API's types, times in
 -- milliseconds. The functions that a column calls keep their search path, because a restored dump has none.
 
-CREATE FUNCTION told_time(kept jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT replace(regexp_replace(kept::text, '(\.\d{3})\d+', '\1'), '.000Z', 'Z')
+CREATE FUNCTION time_json(stored jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT replace(regexp_replace(stored::text, '(\.\d{3})\d+', '\1'), '.000Z', 'Z')
 $$;
 
-CREATE FUNCTION told_times(kept jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE jsonb_typeof(kept) WHEN 'object' THEN '{"createdAt":' || told_time(kept -> 'createdAt')
-        || ',"updatedAt":' || told_time(kept -> 'updatedAt') || '}' ELSE 'null' END
+CREATE FUNCTION timestamps_json(stored jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE jsonb_typeof(stored) WHEN 'object' THEN '{"createdAt":' || time_json(stored -> 'createdAt')
+        || ',"updatedAt":' || time_json(stored -> 'updatedAt') || '}' ELSE 'null' END
 $$;
 
-CREATE FUNCTION told_storages(kept jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION storages_json(stored jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN (
         SELECT '[' || coalesce(string_agg('{"wwid":' || (e -> 'wwid')::text
@@ -221,13 +221,13 @@ BEGIN
             || ',"model":' || (e -> 'model')::text
             || ',"capacityBytes":' || (e -> 'capacityBytes')::text
             || ',"deviceName":' || (e -> 'deviceName')::text
-            || ',"timestamps":' || told_times(e -> 'timestamps') || '}', ',' ORDER BY place), '') || ']'
-        FROM jsonb_array_elements(kept) WITH ORDINALITY AS parts (e, place)
+            || ',"timestamps":' || timestamps_json(e -> 'timestamps') || '}', ',' ORDER BY position), '') || ']'
+        FROM jsonb_array_elements(stored) WITH ORDINALITY AS parts (e, position)
     );
 END
 $$;
 
-CREATE FUNCTION told_addresses(kept jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE FUNCTION addresses_json(stored jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN (
         SELECT '[' || coalesce(string_agg('{"resourceId":' || CASE jsonb_typeof(e -> 'resourceId')
@@ -236,13 +236,13 @@ BEGIN
             || ',"status":' || (e -> 'status')::text
             || ',"statusDetail":' || (e -> 'statusDetail')::text
             || ',"configMethod":' || (e -> 'configMethod')::text
-            || ',"timestamps":' || told_times(e -> 'timestamps') || '}', ',' ORDER BY place), '') || ']'
-        FROM jsonb_array_elements(kept) WITH ORDINALITY AS parts (e, place)
+            || ',"timestamps":' || timestamps_json(e -> 'timestamps') || '}', ',' ORDER BY position), '') || ']'
+        FROM jsonb_array_elements(stored) WITH ORDINALITY AS parts (e, position)
     );
 END
 $$;
 
-CREATE FUNCTION told_nics(kept jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION nics_json(stored jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN (
         SELECT '[' || coalesce(string_agg('{"deviceName":' || (e -> 'deviceName')::text
@@ -253,16 +253,16 @@ BEGIN
             || ',"sriovVfsTotal":' || (e -> 'sriovVfsTotal')::text
             || ',"mtu":' || (e -> 'mtu')::text
             || ',"linkState":{"type":' || (e -> 'linkState' -> 'type')::text
-            || ',"timestamps":' || told_times(e -> 'linkState' -> 'timestamps')
+            || ',"timestamps":' || timestamps_json(e -> 'linkState' -> 'timestamps')
             || '},"bmcInterface":' || (e -> 'bmcInterface')::text
-            || ',"ipaddresses":' || told_addresses(e -> 'ipaddresses')
-            || ',"timestamps":' || told_times(e -> 'timestamps') || '}', ',' ORDER BY place), '') || ']'
-        FROM jsonb_array_elements(kept) WITH ORDINALITY AS parts (e, place)
+            || ',"ipaddresses":' || addresses_json(e -> 'ipaddresses')
+            || ',"timestamps":' || timestamps_json(e -> 'timestamps') || '}', ',' ORDER BY position), '') || ']'
+        FROM jsonb_array_elements(stored) WITH ORDINALITY AS parts (e, position)
     );
 END
 $$;
 
-CREATE FUNCTION told_usbs(kept jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION usbs_json(stored jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN (
         SELECT '[' || coalesce(string_agg('{"idVendor":' || (e -> 'idVendor')::text
@@ -272,22 +272,22 @@ BEGIN
             || ',"class":' || (e -> 'class')::text
             || ',"serial":' || (e -> 'serial')::text
             || ',"deviceName":' || (e -> 'deviceName')::text
-            || ',"timestamps":' || told_times(e -> 'timestamps') || '}', ',' ORDER BY place), '') || ']'
-        FROM jsonb_array_elements(kept) WITH ORDINALITY AS parts (e, place)
+            || ',"timestamps":' || timestamps_json(e -> 'timestamps') || '}', ',' ORDER BY position), '') || ']'
+        FROM jsonb_array_elements(stored) WITH ORDINALITY AS parts (e, position)
     );
 END
 $$;
 
-CREATE FUNCTION told_texts(kept jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE FUNCTION texts_json(stored jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN (
-        SELECT '[' || coalesce(string_agg(e::text, ',' ORDER BY place), '') || ']'
-        FROM jsonb_array_elements(kept) WITH ORDINALITY AS parts (e, place)
+        SELECT '[' || coalesce(string_agg(e::text, ',' ORDER BY position), '') || ']'
+        FROM jsonb_array_elements(stored) WITH ORDINALITY AS parts (e, position)
     );
 END
 $$;
 
-CREATE FUNCTION told_gpus(kept jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION gpus_json(stored jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN (
         SELECT '[' || coalesce(string_agg('{"pciId":' || (e -> 'pciId')::text
@@ -295,9 +295,9 @@ BEGIN
             || ',"vendor":' || (e -> 'vendor')::text
             || ',"description":' || (e -> 'description')::text
             || ',"deviceName":' || (e -> 'deviceName')::text
-            || ',"capabilities":' || told_texts(e -> 'capabilities')
-            || ',"timestamps":' || told_times(e -> 'timestamps') || '}', ',' ORDER BY place), '') || ']'
-        FROM jsonb_array_elements(kept) WITH ORDINALITY AS parts (e, place)
+            || ',"capabilities":' || texts_json(e -> 'capabilities')
+            || ',"timestamps":' || timestamps_json(e -> 'timestamps') || '}', ',' ORDER BY position), '') || ']'
+        FROM jsonb_array_elements(stored) WITH ORDINALITY AS parts (e, position)
     );
 END
 $$;
@@ -331,16 +331,16 @@ CREATE TABLE host_hardware (
     updated_at        timestamptz NOT NULL,
     -- The four lists as the REST API shows them, so that no answer has to parse them. Filters read the lists. It is one column,
     -- because the change log leaves out at most one column of a table.
-    told              text COMPRESSION lz4 NOT NULL GENERATED ALWAYS AS (
-        '{"storages":' || told_storages(storages) || ',"nics":' || told_nics(nics) || ',"usbs":' || told_usbs(usbs)
-        || ',"gpus":' || told_gpus(gpus) || '}'
+    parts_json        text COMPRESSION lz4 NOT NULL GENERATED ALWAYS AS (
+        '{"storages":' || storages_json(storages) || ',"nics":' || nics_json(nics) || ',"usbs":' || usbs_json(usbs)
+        || ',"gpus":' || gpus_json(gpus) || '}'
     ) STORED,
     PRIMARY KEY (tenant_id, host_id),
     CONSTRAINT host_hardware_host FOREIGN KEY (tenant_id, host_id) REFERENCES hosts ON DELETE CASCADE
 );
 
 -- Hosts for which the tokens of EIM's nodes speak. An external issuer signs such a token, and it names no host of ours: it
--- belongs to the host that used it first. The digest is that of the signed part. It is kept until the token expires. Tokens
+-- belongs to the host that used it first. The digest is that of the signed part. It is stored until the token expires. Tokens
 -- change every hour and users do not see them, so the change log leaves them out.
 CREATE TABLE node_tokens (
     tenant_id     uuid NOT NULL,
@@ -357,7 +357,7 @@ CREATE INDEX node_tokens_expired ON node_tokens (tenant_id, expires_at);
 
 -- Operating systems
 
--- Every poll reads this table, so what polls do not need is in os_inside.
+-- Every poll reads this table, so what polls do not need is in os_details.
 CREATE TABLE os_profiles (
     tenant_id              uuid NOT NULL REFERENCES projects ON DELETE RESTRICT,
     id                     integer NOT NULL,
@@ -387,7 +387,7 @@ CREATE UNIQUE INDEX os_profiles_name ON os_profiles (tenant_id, name);
 CREATE UNIQUE INDEX os_profiles_image ON os_profiles (tenant_id, profile_name, image_id);
 
 -- Contents and origin of an operating system that was imported from a registry.
-CREATE TABLE os_inside (
+CREATE TABLE os_details (
     tenant_id            uuid NOT NULL,
     os_id                integer NOT NULL,
     registry             text NOT NULL,
@@ -402,53 +402,53 @@ CREATE TABLE os_inside (
     fixed_cves_digest    bytea,
     refreshed_at         timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, os_id),
-    CONSTRAINT os_inside_os FOREIGN KEY (tenant_id, os_id) REFERENCES os_profiles ON DELETE CASCADE,
-    CONSTRAINT os_inside_packages FOREIGN KEY (tenant_id, packages_digest) REFERENCES contents,
-    CONSTRAINT os_inside_existing_cves FOREIGN KEY (tenant_id, existing_cves_digest) REFERENCES contents,
-    CONSTRAINT os_inside_fixed_cves FOREIGN KEY (tenant_id, fixed_cves_digest) REFERENCES contents
+    CONSTRAINT os_details_os FOREIGN KEY (tenant_id, os_id) REFERENCES os_profiles ON DELETE CASCADE,
+    CONSTRAINT os_details_packages FOREIGN KEY (tenant_id, packages_digest) REFERENCES contents,
+    CONSTRAINT os_details_existing_cves FOREIGN KEY (tenant_id, existing_cves_digest) REFERENCES contents,
+    CONSTRAINT os_details_fixed_cves FOREIGN KEY (tenant_id, fixed_cves_digest) REFERENCES contents
 );
-CREATE INDEX os_inside_by_packages ON os_inside (tenant_id, packages_digest) WHERE packages_digest IS NOT NULL;
-CREATE INDEX os_inside_by_existing_cves ON os_inside (tenant_id, existing_cves_digest)
+CREATE INDEX os_details_by_packages ON os_details (tenant_id, packages_digest) WHERE packages_digest IS NOT NULL;
+CREATE INDEX os_details_by_existing_cves ON os_details (tenant_id, existing_cves_digest)
     WHERE existing_cves_digest IS NOT NULL;
-CREATE INDEX os_inside_by_fixed_cves ON os_inside (tenant_id, fixed_cves_digest) WHERE fixed_cves_digest IS NOT NULL;
+CREATE INDEX os_details_by_fixed_cves ON os_details (tenant_id, fixed_cves_digest) WHERE fixed_cves_digest IS NOT NULL;
 
--- Series of images: the images of one profile. `changed` counts the changes of the series; `followed` is the count up to
--- which the nodes that run one of its images have been updated.
-CREATE TABLE image_lines (
-    tenant_id    uuid NOT NULL REFERENCES projects ON DELETE CASCADE,
-    profile_name text NOT NULL,
-    changed      bigint NOT NULL,
-    followed     bigint NOT NULL,
+-- Series of images: the images of one profile. `change_count` counts the changes of the series. `applied_count` is the count up
+-- to which the nodes that run one of its images have been updated.
+CREATE TABLE image_series (
+    tenant_id     uuid NOT NULL REFERENCES projects ON DELETE CASCADE,
+    profile_name  text NOT NULL,
+    change_count  bigint NOT NULL,
+    applied_count bigint NOT NULL,
     PRIMARY KEY (tenant_id, profile_name)
 );
-CREATE INDEX image_lines_behind ON image_lines (tenant_id, profile_name) WHERE changed > followed;
+CREATE INDEX image_series_outdated ON image_series (tenant_id, profile_name) WHERE change_count > applied_count;
 
 -- Counts a change of the old and of the new series of an image. The deletion of an image creates no row, because the project
 -- may be deleted with it.
-CREATE FUNCTION note_image_line() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION record_series_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP <> 'INSERT' THEN
-        UPDATE image_lines SET changed = changed + 1
+        UPDATE image_series SET change_count = change_count + 1
         WHERE tenant_id = OLD.tenant_id AND profile_name = OLD.profile_name;
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        INSERT INTO image_lines AS line (tenant_id, profile_name, changed, followed)
+        INSERT INTO image_series AS s (tenant_id, profile_name, change_count, applied_count)
         VALUES (NEW.tenant_id, NEW.profile_name, 1, 0)
-        ON CONFLICT (tenant_id, profile_name) DO UPDATE SET changed = line.changed + 1;
+        ON CONFLICT (tenant_id, profile_name) DO UPDATE SET change_count = s.change_count + 1;
     END IF;
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER image_line_made AFTER INSERT ON os_profiles FOR EACH ROW
-    WHEN (NEW.kind = 'immutable') EXECUTE FUNCTION note_image_line();
-CREATE TRIGGER image_line_changed AFTER UPDATE OF name, kind, profile_name, image_id ON os_profiles FOR EACH ROW
-    WHEN (OLD.kind = 'immutable' OR NEW.kind = 'immutable') EXECUTE FUNCTION note_image_line();
+CREATE TRIGGER image_series_created AFTER INSERT ON os_profiles FOR EACH ROW
+    WHEN (NEW.kind = 'immutable') EXECUTE FUNCTION record_series_change();
+CREATE TRIGGER image_series_changed AFTER UPDATE OF name, kind, profile_name, image_id ON os_profiles FOR EACH ROW
+    WHEN (OLD.kind = 'immutable' OR NEW.kind = 'immutable') EXECUTE FUNCTION record_series_change();
 -- Each architecture has its own newest image.
-CREATE TRIGGER image_line_fits AFTER UPDATE OF architecture ON os_profiles FOR EACH ROW
-    WHEN (NEW.kind = 'immutable' AND OLD.architecture <> NEW.architecture) EXECUTE FUNCTION note_image_line();
-CREATE TRIGGER image_line_gone AFTER DELETE ON os_profiles FOR EACH ROW
-    WHEN (OLD.kind = 'immutable') EXECUTE FUNCTION note_image_line();
+CREATE TRIGGER image_series_architecture_changed AFTER UPDATE OF architecture ON os_profiles FOR EACH ROW
+    WHEN (NEW.kind = 'immutable' AND OLD.architecture <> NEW.architecture) EXECUTE FUNCTION record_series_change();
+CREATE TRIGGER image_series_deleted AFTER DELETE ON os_profiles FOR EACH ROW
+    WHEN (OLD.kind = 'immutable') EXECUTE FUNCTION record_series_change();
 
 
 -- Instances
@@ -630,7 +630,7 @@ CREATE TABLE pauses (
     scope_kind text NOT NULL CHECK (scope_kind IN ('project', 'site', 'policy')),
     scope_id   integer NOT NULL,
     reason     text NOT NULL,
-    made_by    text NOT NULL,
+    created_by text NOT NULL,
     since_at   timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, scope_kind, scope_id),
     CONSTRAINT a_pause_of_the_project_has_no_id CHECK (scope_kind <> 'project' OR scope_id = 0)
@@ -644,7 +644,7 @@ CREATE TABLE update_orders (
     given_at    timestamptz NOT NULL,
     until_at    timestamptz NOT NULL,
     reason      text NOT NULL,
-    made_by     text NOT NULL,
+    created_by  text NOT NULL,
     PRIMARY KEY (tenant_id, instance_id),
     FOREIGN KEY (tenant_id, instance_id) REFERENCES instances ON DELETE CASCADE,
     CONSTRAINT an_order_ends_after_it_was_given CHECK (until_at >= given_at)
@@ -653,7 +653,7 @@ CREATE TABLE update_orders (
 -- Instances that are being updated under a limited assignment. The transaction that permits a start locks the assignment and
 -- takes the slot. The slot is released when the run of the instance ends, or at until_at if no run was opened before. It
 -- outlives its assignment, because the node is being updated all the same.
-CREATE TABLE brake_slots (
+CREATE TABLE update_slots (
     tenant_id   uuid NOT NULL,
     target_kind text NOT NULL CHECK (target_kind IN ('instance', 'host', 'site', 'region', 'project')),
     target_id   integer NOT NULL,
@@ -663,8 +663,8 @@ CREATE TABLE brake_slots (
     PRIMARY KEY (tenant_id, target_kind, target_id, instance_id),
     FOREIGN KEY (tenant_id, instance_id) REFERENCES instances ON DELETE CASCADE
 );
-CREATE INDEX brake_slots_instance ON brake_slots (tenant_id, instance_id);
-CREATE INDEX brake_slots_until ON brake_slots (tenant_id, until_at) WHERE until_at IS NOT NULL;
+CREATE INDEX update_slots_instance ON update_slots (tenant_id, instance_id);
+CREATE INDEX update_slots_until ON update_slots (tenant_id, until_at) WHERE until_at IS NOT NULL;
 
 
 -- Nodes
@@ -695,7 +695,7 @@ CREATE TABLE node_states (
     waiting                  text NOT NULL DEFAULT '' CHECK (octet_length(waiting) <= 1000),
     -- Installed packages: the list that is stored, and the digest that the node has reported last.
     packages_digest          bytea,
-    said_packages_digest     bytea CHECK (length(said_packages_digest) = 32),
+    reported_packages_digest bytea CHECK (length(reported_packages_digest) = 32),
     -- Digest of os_update_available, which can be compared without reading the text.
     available_digest         bytea NOT NULL DEFAULT sha256('') CHECK (length(available_digest) = 32),
     -- The image that the node has booted, as it reports it, and the images that have failed on it.
@@ -706,7 +706,7 @@ CREATE TABLE node_states (
     last_end_run_id          integer,
     last_end_target          text,
     last_end_at              timestamptz,
-    last_end_verdict         text CHECK (last_end_verdict IN ('good', 'bad', 'open')),
+    last_end_verdict         text CHECK (last_end_verdict IN ('good', 'bad', 'inconclusive')),
     -- For EIM's agents: the last status report, and the schedules and the policy that were sent last.
     sample                   jsonb CHECK (jsonb_typeof(sample) = 'object'),
     delivered                jsonb NOT NULL CHECK (jsonb_typeof(delivered) = 'object'),
@@ -756,7 +756,7 @@ CREATE TABLE update_runs (
     packages        jsonb NOT NULL,
     image           jsonb CHECK (jsonb_typeof(image) = 'object'),
     -- The report of the attempt.
-    account         jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(account) = 'object'),
+    report          jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(report) = 'object'),
     log             text COMPRESSION lz4 NOT NULL,
     sequence        integer NOT NULL CHECK (sequence >= 0),
     generation      bigint NOT NULL CHECK (generation > 0),
@@ -771,12 +771,12 @@ CREATE TABLE update_runs (
     name_folded     text COLLATE "C" GENERATED ALWAYS AS (lower(name)) STORED,
     FOREIGN KEY (tenant_id, instance_id) REFERENCES instances ON DELETE CASCADE,
     CONSTRAINT update_runs_packages FOREIGN KEY (tenant_id, packages_digest) REFERENCES contents,
-    CONSTRAINT leave_is_whole CHECK (num_nulls(granted_kind, granted_id) IN (0, 2)),
-    CONSTRAINT success_says_whether_it_changed CHECK ((state = 'succeeded') = (changed IS NOT NULL)),
-    CONSTRAINT giving_up_has_a_cause CHECK ((state IN ('cancelled', 'abandoned')) = (cause IS NOT NULL)),
+    CONSTRAINT grant_is_whole CHECK (num_nulls(granted_kind, granted_id) IN (0, 2)),
+    CONSTRAINT success_has_changed CHECK ((state = 'succeeded') = (changed IS NOT NULL)),
+    CONSTRAINT cancellation_has_a_cause CHECK ((state IN ('cancelled', 'abandoned')) = (cause IS NOT NULL)),
     CONSTRAINT failure_has_a_reason CHECK ((state IN ('failed', 'reverted')) = (failure_kind IS NOT NULL)
         AND (failure_kind IS NULL) = (failure IS NULL)),
-    CONSTRAINT an_end_has_a_time CHECK ((ended_at IS NULL) = (state IN ('downloading', 'staged', 'applying', 'rebooting',
+    CONSTRAINT end_has_a_time CHECK ((ended_at IS NULL) = (state IN ('downloading', 'staged', 'applying', 'rebooting',
         'verifying', 'reverting')))
 );
 -- The order of these indexes matters: while a table has no statistics, Postgres uses the newest of the indexes that look
@@ -819,28 +819,28 @@ CREATE UNIQUE INDEX run_events_sequence ON run_events (tenant_id, run_id, sequen
 -- A registry is read once for the whole fleet. Its contents belong to no project, and only a transaction with the scope of the
 -- fleet sees them.
 
--- Read cycles of a registry: `wanted` counts the requested cycles, `done` the finished ones; `claimed` is the running one.
+-- Read cycles of a registry: `requested` counts the requested cycles, `done` the finished ones; `claimed` is the running one.
 CREATE TABLE os_cycles (
-    registry    text PRIMARY KEY CHECK (char_length(registry) BETWEEN 1 AND 63),
-    wanted      bigint NOT NULL,
-    done        bigint NOT NULL DEFAULT 0,
-    claimed     bigint,
-    holder      uuid,
-    lease_until timestamptz,
-    not_before  timestamptz,
-    started_at  timestamptz,
-    ended_at    timestamptz,
-    good_at     timestamptz,
-    step        text NOT NULL DEFAULT 'idle' CHECK (step IN ('idle', 'listing', 'fetching', 'sides', 'applying')),
-    finished    integer NOT NULL DEFAULT 0 CHECK (finished >= 0),
-    total       integer NOT NULL DEFAULT 0 CHECK (total >= 0),
-    outcome     text CHECK (outcome IN ('good', 'partly', 'failed')),
-    message     text NOT NULL DEFAULT '' CHECK (octet_length(message) <= 1000),
+    registry        text PRIMARY KEY CHECK (char_length(registry) BETWEEN 1 AND 63),
+    requested       bigint NOT NULL,
+    done            bigint NOT NULL DEFAULT 0,
+    claimed         bigint,
+    holder          uuid,
+    lease_until     timestamptz,
+    not_before      timestamptz,
+    started_at      timestamptz,
+    ended_at        timestamptz,
+    last_success_at timestamptz,
+    step            text NOT NULL DEFAULT 'idle' CHECK (step IN ('idle', 'listing', 'fetching', 'attachments', 'applying')),
+    finished        integer NOT NULL DEFAULT 0 CHECK (finished >= 0),
+    total           integer NOT NULL DEFAULT 0 CHECK (total >= 0),
+    outcome         text CHECK (outcome IN ('succeeded', 'partial', 'failed')),
+    message         text NOT NULL DEFAULT '' CHECK (octet_length(message) <= 1000),
     CONSTRAINT a_claim_is_whole CHECK (num_nulls(claimed, holder, lease_until) IN (0, 3)),
-    CONSTRAINT what_is_done_was_wanted CHECK (done <= wanted AND coalesce(claimed, done) BETWEEN done AND wanted)
+    CONSTRAINT done_was_requested CHECK (done <= requested AND coalesce(claimed, done) BETWEEN done AND requested)
 );
 
--- The artifact of each tag, as it was read last. `seen` is the last cycle that found the tag.
+-- The artifact of each tag, as it was read last. `last_cycle` is the last cycle that found the tag.
 CREATE TABLE os_artifacts (
     registry   text NOT NULL REFERENCES os_cycles ON DELETE CASCADE,
     repository text NOT NULL CHECK (char_length(repository) BETWEEN 1 AND 255),
@@ -851,19 +851,19 @@ CREATE TABLE os_artifacts (
     manifest   text COMPRESSION lz4,
     document   text COMPRESSION lz4,
     findings   jsonb NOT NULL CHECK (jsonb_typeof(findings) = 'array'),
-    trust      text NOT NULL CHECK (trust IN ('good', 'unsigned', 'bad', 'off')),
+    trust      text NOT NULL CHECK (trust IN ('valid', 'unsigned', 'invalid', 'unchecked')),
     signature  jsonb CHECK (jsonb_typeof(signature) = 'object'),
     files      jsonb NOT NULL CHECK (jsonb_typeof(files) = 'array'),
-    seen       bigint NOT NULL,
+    last_cycle bigint NOT NULL,
     gone_at    timestamptz,
     PRIMARY KEY (registry, repository, tag)
 );
 
 -- Attachments of profiles (packages, CVEs) as they are shown. `filtered_by` is the digest of the list of packages to which the
 -- attachment was reduced; it is empty if it was not reduced. A bad download does not replace the last good body.
-CREATE TABLE os_sides (
+CREATE TABLE os_attachments (
     registry    text NOT NULL REFERENCES os_cycles ON DELETE CASCADE,
-    place       text NOT NULL CHECK (octet_length(place) BETWEEN 1 AND 1500),
+    location    text NOT NULL CHECK (octet_length(location) BETWEEN 1 AND 1500),
     kind        text NOT NULL CHECK (kind IN ('packages', 'cves')),
     filtered_by bytea NOT NULL CHECK (length(filtered_by) IN (0, 32)),
     digest      bytea CHECK (length(digest) = 32),
@@ -871,7 +871,7 @@ CREATE TABLE os_sides (
     etag        text CHECK (octet_length(etag) <= 1024),
     findings    jsonb NOT NULL CHECK (jsonb_typeof(findings) = 'array'),
     fetched_at  timestamptz NOT NULL,
-    PRIMARY KEY (registry, place, kind, filtered_by),
+    PRIMARY KEY (registry, location, kind, filtered_by),
     CONSTRAINT a_body_has_a_digest CHECK (num_nulls(digest, body) IN (0, 2))
 );
 
@@ -889,14 +889,14 @@ CREATE TABLE os_sync_reports (
     tenant_id  uuid PRIMARY KEY REFERENCES projects ON DELETE CASCADE,
     registry   text NOT NULL,
     revision   text NOT NULL,
-    outcome    text NOT NULL CHECK (outcome IN ('good', 'partly', 'failed')),
+    outcome    text NOT NULL CHECK (outcome IN ('succeeded', 'partial', 'failed')),
     message    text NOT NULL CHECK (octet_length(message) <= 1000),
     cycle      bigint NOT NULL,
     started_at timestamptz NOT NULL,
     ended_at   timestamptz NOT NULL,
-    made       integer NOT NULL,
-    refreshed  integer NOT NULL,
-    same       integer NOT NULL,
+    created    integer NOT NULL,
+    updated    integer NOT NULL,
+    unchanged  integer NOT NULL,
     refused    integer NOT NULL
 );
 
@@ -946,43 +946,43 @@ CREATE INDEX change_log_object ON change_log (tenant_id, kind, id, xid, seq);
 -- leaves out. Two rows that differ only in that column are still a change.
 CREATE FUNCTION record_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    who     text := nullif(current_setting('evenkeel.actor', true), '');
-    one     record;
-    about   integer := 0;
-    level   text;
-    target  integer;
-    old_row jsonb;
-    new_row jsonb;
+    acting_user text := nullif(current_setting('evenkeel.actor', true), '');
+    changed_row record;
+    resource_id integer := 0;
+    level       text;
+    target      integer;
+    old_row     jsonb;
+    new_row     jsonb;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD IS NOT DISTINCT FROM NEW THEN
         RETURN NULL;
     END IF;
     IF TG_OP = 'DELETE' THEN
-        one := OLD;
+        changed_row := OLD;
     ELSE
-        one := NEW;
+        changed_row := NEW;
     END IF;
     IF TG_NARGS > 1 THEN
         CASE TG_ARGV[1]
-            WHEN 'id' THEN about := one.id;
-            WHEN 'instance_id' THEN about := one.instance_id;
-            WHEN 'target_id' THEN about := one.target_id;
-            WHEN 'scope_id' THEN about := one.scope_id;
-            ELSE about := (to_jsonb(one) ->> TG_ARGV[1])::integer;
+            WHEN 'id' THEN resource_id := changed_row.id;
+            WHEN 'instance_id' THEN resource_id := changed_row.instance_id;
+            WHEN 'target_id' THEN resource_id := changed_row.target_id;
+            WHEN 'scope_id' THEN resource_id := changed_row.scope_id;
+            ELSE resource_id := (to_jsonb(changed_row) ->> TG_ARGV[1])::integer;
         END CASE;
     END IF;
     CASE TG_ARGV[0]
         WHEN 'instance', 'host', 'site' THEN
             level := TG_ARGV[0];
-            target := about;
+            target := resource_id;
         WHEN 'update_order' THEN
             level := 'instance';
-            target := about;
+            target := resource_id;
         WHEN 'run' THEN
             level := 'instance';
-            target := one.instance_id;
-            -- How many failed under a limited assignment changes for others when a failure goes or is judged anew.
-            IF one.granted_kind IS NOT NULL THEN
+            target := changed_row.instance_id;
+            -- A deleted or changed failure under a limited assignment affects the other nodes of that assignment.
+            IF changed_row.granted_kind IS NOT NULL THEN
                 IF TG_OP = 'DELETE' THEN
                     level := NULL;
                     target := NULL;
@@ -994,23 +994,23 @@ BEGIN
                 END IF;
             END IF;
         WHEN 'assignment', 'slot' THEN
-            level := one.target_kind;
-            target := about;
+            level := changed_row.target_kind;
+            target := resource_id;
         WHEN 'pause' THEN
-            IF one.scope_kind IN ('site', 'project') THEN
-                level := one.scope_kind;
-                target := about;
+            IF changed_row.scope_kind IN ('site', 'project') THEN
+                level := changed_row.scope_kind;
+                target := resource_id;
             END IF;
         WHEN 'single_schedule', 'repeated_schedule' THEN
-            target := coalesce(one.target_host_id, one.target_site_id, one.target_region_id);
+            target := coalesce(changed_row.target_host_id, changed_row.target_site_id, changed_row.target_region_id);
             IF target IS NOT NULL THEN
                 level := CASE
-                    WHEN one.target_host_id IS NOT NULL THEN 'host'
-                    WHEN one.target_site_id IS NOT NULL THEN 'site'
+                    WHEN changed_row.target_host_id IS NOT NULL THEN 'host'
+                    WHEN changed_row.target_site_id IS NOT NULL THEN 'site'
                     ELSE 'region'
                 END;
             END IF;
-            -- One that moves is about what it left as well.
+            -- A schedule with a new target affects the old target as well.
             IF TG_OP = 'UPDATE' THEN
                 IF (OLD.target_host_id, OLD.target_site_id, OLD.target_region_id)
                     IS DISTINCT FROM (NEW.target_host_id, NEW.target_site_id, NEW.target_region_id) THEN
@@ -1020,7 +1020,7 @@ BEGIN
             END IF;
         ELSE NULL;
     END CASE;
-    IF who IS NOT NULL THEN
+    IF acting_user IS NOT NULL THEN
         IF TG_OP <> 'INSERT' THEN
             old_row := to_jsonb(OLD);
         END IF;
@@ -1033,7 +1033,7 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO change_log (tenant_id, kind, id, operation, scope_level, scope_id, actor, request_id, before, after)
-    VALUES (one.tenant_id, TG_ARGV[0], about, lower(TG_OP), level, target, who,
+    VALUES (changed_row.tenant_id, TG_ARGV[0], resource_id, lower(TG_OP), level, target, acting_user,
         nullif(current_setting('evenkeel.request', true), ''), old_row, new_row);
     RETURN NULL;
 END
@@ -1054,7 +1054,7 @@ CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON providers
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON hosts
     FOR EACH ROW EXECUTE FUNCTION record_change('host', 'id', 'name_folded');
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON host_hardware
-    FOR EACH ROW EXECUTE FUNCTION record_change('host_hardware', 'host_id', 'told');
+    FOR EACH ROW EXECUTE FUNCTION record_change('host_hardware', 'host_id', 'parts_json');
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON os_profiles
     FOR EACH ROW EXECUTE FUNCTION record_change('os', 'id');
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON local_accounts
@@ -1078,7 +1078,7 @@ CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON pauses
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON update_orders
     FOR EACH ROW EXECUTE FUNCTION record_change('update_order', 'instance_id');
 -- The use of an assignment's limits decides about its nodes.
-CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON brake_slots
+CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON update_slots
     FOR EACH ROW EXECUTE FUNCTION record_change('slot', 'target_id');
 -- Users see the state of a node as a part of its instance.
 CREATE TRIGGER record_change AFTER UPDATE ON node_states
@@ -1088,8 +1088,8 @@ CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON update_runs
 -- The next two do not decide what a node does, so answer caches ignore them.
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON os_settings
     FOR EACH ROW EXECUTE FUNCTION record_change('os_settings');
-CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON os_inside
-    FOR EACH ROW EXECUTE FUNCTION record_change('os_inside', 'os_id', 'signature');
+CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON os_details
+    FOR EACH ROW EXECUTE FUNCTION record_change('os_details', 'os_id', 'signature');
 
 -- A failure counts for all nodes under the same limits, even if the slot of its node was released before. So the log gets the
 -- same row as for a released slot.
@@ -1109,10 +1109,10 @@ CREATE TRIGGER record_failure AFTER UPDATE ON update_runs FOR EACH ROW
 -- State of the log: one row, of no tenant. A new epoch tells readers that rows were removed which they may not have read. The
 -- floor is the newest position that the cleanup has removed.
 CREATE TABLE log_state (
-    only_one  boolean PRIMARY KEY DEFAULT true CHECK (only_one),
-    epoch     integer NOT NULL,
-    floor_xid xid8 NOT NULL,
-    floor_seq bigint NOT NULL
+    is_single_row boolean PRIMARY KEY DEFAULT true CHECK (is_single_row),
+    epoch         integer NOT NULL,
+    floor_xid     xid8 NOT NULL,
+    floor_seq     bigint NOT NULL
 );
 INSERT INTO log_state (epoch, floor_xid, floor_seq) VALUES (1, '0', 0);
 
@@ -1146,7 +1146,7 @@ CREATE TABLE tallies (
 CREATE INDEX tallies_sum ON tallies (tenant_id, kind) INCLUDE (n);
 
 -- Argument of the trigger: the kind of the resource. Rows never move to another project.
-CREATE FUNCTION keep_tally() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION record_tally() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO tallies (tenant_id, kind, n)
     SELECT tenant_id, TG_ARGV[0], CASE TG_OP WHEN 'DELETE' THEN -count(*) ELSE count(*) END
@@ -1156,29 +1156,29 @@ END
 $$;
 
 CREATE TRIGGER tally_added AFTER INSERT ON hosts
-    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION keep_tally('host');
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION record_tally('host');
 CREATE TRIGGER tally_removed AFTER DELETE ON hosts
-    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION keep_tally('host');
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION record_tally('host');
 CREATE TRIGGER tally_added AFTER INSERT ON instances
-    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION keep_tally('instance');
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION record_tally('instance');
 CREATE TRIGGER tally_removed AFTER DELETE ON instances
-    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION keep_tally('instance');
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION record_tally('instance');
 CREATE TRIGGER tally_added AFTER INSERT ON update_runs
-    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION keep_tally('run');
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION record_tally('run');
 CREATE TRIGGER tally_removed AFTER DELETE ON update_runs
-    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION keep_tally('run');
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION record_tally('run');
 
-CREATE FUNCTION forget_tallies() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION delete_tallies() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM tallies WHERE tenant_id = OLD.tenant_id;
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER forget_tallies AFTER DELETE ON projects FOR EACH ROW EXECUTE FUNCTION forget_tallies();
+CREATE TRIGGER delete_tallies AFTER DELETE ON projects FOR EACH ROW EXECUTE FUNCTION delete_tallies();
 
 -- TRUNCATE empties the lists of all projects. The lock waits for a fold that is running.
-CREATE FUNCTION forget_all_tallies() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION delete_all_tallies() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     scope text := coalesce(current_setting('evenkeel.tenant', true), '');
 BEGIN
@@ -1190,9 +1190,9 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER tally_emptied AFTER TRUNCATE ON hosts FOR EACH STATEMENT EXECUTE FUNCTION forget_all_tallies('host');
-CREATE TRIGGER tally_emptied AFTER TRUNCATE ON instances FOR EACH STATEMENT EXECUTE FUNCTION forget_all_tallies('instance');
-CREATE TRIGGER tally_emptied AFTER TRUNCATE ON update_runs FOR EACH STATEMENT EXECUTE FUNCTION forget_all_tallies('run');
+CREATE TRIGGER tally_emptied AFTER TRUNCATE ON hosts FOR EACH STATEMENT EXECUTE FUNCTION delete_all_tallies('host');
+CREATE TRIGGER tally_emptied AFTER TRUNCATE ON instances FOR EACH STATEMENT EXECUTE FUNCTION delete_all_tallies('instance');
+CREATE TRIGGER tally_emptied AFTER TRUNCATE ON update_runs FOR EACH STATEMENT EXECUTE FUNCTION delete_all_tallies('run');
 
 
 -- Row-level security: a second protection of tenants from each other. A transaction sees the rows of one tenant, all rows with
@@ -1205,19 +1205,19 @@ DECLARE
     own   text := 'tenant_id = (SELECT nullif(nullif(current_setting(''evenkeel.tenant'', true), ''''), ''*'')::uuid)';
 BEGIN
     FOREACH name IN ARRAY ARRAY['projects', 'project_settings', 'contents', 'package_versions', 'join_tokens', 'regions', 'sites',
-        'providers', 'hosts', 'host_hardware', 'node_tokens', 'os_profiles', 'os_inside', 'image_lines', 'local_accounts',
+        'providers', 'hosts', 'host_hardware', 'node_tokens', 'os_profiles', 'os_details', 'image_series', 'local_accounts',
         'custom_configs', 'instances', 'instance_custom_configs', 'update_policies', 'assignments', 'single_schedules',
-        'repeated_schedules', 'pauses', 'update_orders', 'brake_slots', 'node_states', 'last_contacts', 'update_runs',
-        'run_events', 'os_cycles', 'os_artifacts', 'os_sides', 'os_settings', 'os_sync_reports', 'os_sync_findings',
+        'repeated_schedules', 'pauses', 'update_orders', 'update_slots', 'node_states', 'last_contacts', 'update_runs',
+        'run_events', 'os_cycles', 'os_artifacts', 'os_attachments', 'os_settings', 'os_sync_reports', 'os_sync_findings',
         'change_log', 'log_state', 'tallies']
     LOOP
         EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
         EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
-        IF name IN ('os_cycles', 'os_artifacts', 'os_sides') THEN
+        IF name IN ('os_cycles', 'os_artifacts', 'os_attachments') THEN
             EXECUTE format('CREATE POLICY fleet ON %I USING (%s)', name, fleet);
         ELSIF name = 'log_state' THEN
             -- The table has no tenant, and every transaction that removes rows of the log must be able to raise the epoch.
-            EXECUTE format('CREATE POLICY everybody ON %I USING (true)', name);
+            EXECUTE format('CREATE POLICY all_transactions ON %I USING (true)', name);
         ELSE
             EXECUTE format('CREATE POLICY tenant ON %I USING (%s OR %s)', name, fleet, own);
         END IF;

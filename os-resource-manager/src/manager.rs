@@ -230,8 +230,8 @@ impl Engine {
             os_catalogue::request_if_due(&tx, name, FAILURE_RETRY_INTERVAL).await?;
         }
         tx.commit().await?;
-        if let Some(last_good) = state.good_at {
-            let age = (self.clock.now() - last_good).as_seconds_f64().max(0.0);
+        if let Some(last_success) = state.last_success_at {
+            let age = (self.clock.now() - last_success).as_seconds_f64().max(0.0);
             let labels = [("registry", name.to_owned())];
             metrics::gauge!("evenkeel_os_last_good_seconds", &labels).set(age);
         }

@@ -205,7 +205,7 @@ fn describe_load() {
 fn describe_catalogue() {
     metrics::describe_counter!(
         "evenkeel_os_cycles_total",
-        "Syncs with registries of operating systems, by outcome: good, partly or failed."
+        "Syncs with registries of operating systems, by outcome: succeeded, partial or failed."
     );
     metrics::describe_histogram!(
         "evenkeel_os_cycle_seconds",

@@ -251,7 +251,7 @@ pub async fn all(tx: &Tx, now: Time) -> Result<Vec<Assignment>, StoreError> {
 /// current time.
 fn select_with_usage() -> String {
     format!(
-        "{}, (SELECT count(*) FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
+        "{}, (SELECT count(*) FROM update_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
          AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $1)), \
          (SELECT count(*) {FAILED_RUNS_SQL}) FROM assignments a",
         columns::<Model>("a")

@@ -93,11 +93,11 @@ pub async fn delete_unused(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, S
     let sql = "WITH idle AS (SELECT c.tenant_id, c.digest FROM contents c WHERE c.used_at < $1 \
                AND NOT EXISTS (SELECT FROM node_states n WHERE n.tenant_id = c.tenant_id AND n.packages_digest = c.digest) \
                AND NOT EXISTS (SELECT FROM update_runs r WHERE r.tenant_id = c.tenant_id AND r.packages_digest = c.digest) \
-               AND NOT EXISTS (SELECT FROM os_inside o \
+               AND NOT EXISTS (SELECT FROM os_details o \
                WHERE o.tenant_id = c.tenant_id AND o.packages_digest = c.digest) \
-               AND NOT EXISTS (SELECT FROM os_inside o \
+               AND NOT EXISTS (SELECT FROM os_details o \
                WHERE o.tenant_id = c.tenant_id AND o.existing_cves_digest = c.digest) \
-               AND NOT EXISTS (SELECT FROM os_inside o \
+               AND NOT EXISTS (SELECT FROM os_details o \
                WHERE o.tenant_id = c.tenant_id AND o.fixed_cves_digest = c.digest) \
                ORDER BY c.tenant_id, c.used_at LIMIT $2 FOR UPDATE OF c SKIP LOCKED) \
                DELETE FROM contents c USING idle WHERE c.tenant_id = idle.tenant_id AND c.digest = idle.digest";

@@ -65,7 +65,7 @@ pub(crate) fn columns(alias: &str) -> String {
         column => format!("{alias}.{column}"),
     });
     let columns: Vec<_> = columns.collect();
-    format!("{}, {alias}.told", columns.join(", "))
+    format!("{}, {alias}.parts_json", columns.join(", "))
 }
 
 /// Reads the hardware from the next [`columns`]; none if the host did not report it.
@@ -79,7 +79,7 @@ pub(crate) fn read_hardware(
     };
     let parts = rendered_parts.and_then(|text| serde_json::from_str(&text).ok());
     Ok(Some(RenderedHardware {
-        parts: or_corrupt(parts, TABLE, model.host_id, "told")?,
+        parts: or_corrupt(parts, TABLE, model.host_id, "parts_json")?,
         hardware: model.try_into()?,
     }))
 }

@@ -36,9 +36,9 @@ pub struct SeriesUpdate {
 
 /// At most `limit` image series of all projects whose nodes are not up to date.
 pub async fn list_outdated(tx: &FleetTx, limit: u32) -> Result<Vec<ImageSeries>, StoreError> {
-    let sql = "SELECT tenant_id, profile_name, changed FROM image_lines WHERE changed > followed \
+    let sql = "SELECT tenant_id, profile_name, change_count FROM image_series WHERE change_count > applied_count \
                ORDER BY tenant_id, profile_name LIMIT $1";
-    let line = |row: QueryResult| -> Result<ImageSeries, StoreError> {
+    let series = |row: QueryResult| -> Result<ImageSeries, StoreError> {
         Ok(ImageSeries {
             tenant: TenantId::new(row.try_get_by_index(0)?),
             profile_name: row.try_get_by_index(1)?,
@@ -46,7 +46,7 @@ pub async fn list_outdated(tx: &FleetTx, limit: u32) -> Result<Vec<ImageSeries>,
         })
     };
     let rows = query_all(tx.conn(), sql, [i64::from(limit).into()]).await?;
-    rows.into_iter().map(line).collect()
+    rows.into_iter().map(series).collect()
 }
 
 /// Updates the newest available image of nodes that run an image of a series: at most `limit` nodes
@@ -56,15 +56,15 @@ pub async fn list_outdated(tx: &FleetTx, limit: u32) -> Result<Vec<ImageSeries>,
 /// A node is locked for too long, or the database cannot be reached.
 pub async fn update_nodes(
     tx: &Tx,
-    line: &ImageSeries,
+    series: &ImageSeries,
     after: Option<InstanceId>,
     limit: u32,
 ) -> Result<Option<SeriesUpdate>, StoreError> {
-    if !try_lock(tx, line).await? {
+    if !try_lock(tx, series).await? {
         return Ok(None);
     }
     // Read under the lock: a later transaction writes newer data.
-    let images = load_images(tx, line).await?;
+    let images = load_images(tx, series).await?;
     let newest = newest_by_architecture(&images);
     let available = images.iter().filter_map(|running| {
         let newest = newest.get(running.architecture.as_str())?;
@@ -77,10 +77,10 @@ pub async fn update_nodes(
                mine AS MATERIALIZED (SELECT n.instance_id, n.os_id, n.os_update_available AS shown FROM node_states n \
                WHERE n.tenant_id = $1 AND n.os_id = ANY ($2::integer[]) AND n.instance_id > $4::bigint \
                ORDER BY n.instance_id LIMIT $5 FOR NO KEY UPDATE OF n), \
-               told AS (UPDATE node_states n SET os_update_available = w.shown, \
+               updated AS (UPDATE node_states n SET os_update_available = w.shown, \
                available_digest = sha256(convert_to(w.shown, 'UTF8')) FROM mine m JOIN newest w ON w.os_id = m.os_id \
                WHERE n.tenant_id = $1 AND n.instance_id = m.instance_id AND m.shown <> w.shown RETURNING 1) \
-               SELECT (SELECT count(*) FROM mine), (SELECT count(*) FROM told), (SELECT max(instance_id) FROM mine)";
+               SELECT (SELECT count(*) FROM mine), (SELECT count(*) FROM updated), (SELECT max(instance_id) FROM mine)";
     // The database stores ids as signed numbers and orders them so.
     let after = after.map_or(i64::MIN, |id| id.bits().cast_signed().into());
     let values = [
@@ -106,23 +106,23 @@ pub async fn update_nodes(
 /// Records that the nodes of a series are up to date with its version at the time of
 /// [`list_outdated`]. Runs in its own transaction, so that no transaction that holds a node waits
 /// for it. Returns whether this changed anything. A series that changed since stays outdated.
-pub async fn mark_followed(tx: &Tx, line: &ImageSeries) -> Result<bool, StoreError> {
-    let sql = "UPDATE image_lines SET followed = $3 WHERE tenant_id = $1 AND profile_name = $2 AND followed < $3";
+pub async fn mark_followed(tx: &Tx, series: &ImageSeries) -> Result<bool, StoreError> {
+    let sql = "UPDATE image_series SET applied_count = $3 WHERE tenant_id = $1 AND profile_name = $2 AND applied_count < $3";
     let values = [
         tx.tenant().uuid().into(),
-        line.profile_name.as_str().into(),
-        line.version.into(),
+        series.profile_name.as_str().into(),
+        series.version.into(),
     ];
     Ok(execute(tx.conn(), sql, values).await? > 0)
 }
 
 /// Locks a series until the end of the transaction. False if another transaction holds it.
-async fn try_lock(tx: &Tx, line: &ImageSeries) -> Result<bool, StoreError> {
+async fn try_lock(tx: &Tx, series: &ImageSeries) -> Result<bool, StoreError> {
     let sql =
-        "SELECT pg_try_advisory_xact_lock(hashtextextended('image line/' || $1 || '/' || $2, 0))";
+        "SELECT pg_try_advisory_xact_lock(hashtextextended('image series/' || $1 || '/' || $2, 0))";
     let values = [
         tx.tenant().to_string().into(),
-        line.profile_name.as_str().into(),
+        series.profile_name.as_str().into(),
     ];
     match query_one(tx.conn(), sql, values).await? {
         Some(row) => Ok(row.try_get_by_index(0)?),
@@ -146,13 +146,16 @@ fn newest_by_architecture(images: &[Image]) -> HashMap<&str, Option<Image>> {
 }
 
 /// The images of a series, by id as in decisions.
-async fn load_images(tx: &Tx, line: &ImageSeries) -> Result<Vec<Image>, StoreError> {
+async fn load_images(tx: &Tx, series: &ImageSeries) -> Result<Vec<Image>, StoreError> {
     let sql = format!(
         "SELECT to_json(t) FROM (SELECT {} FROM os_profiles \
          WHERE tenant_id = $1 AND kind = 'immutable' AND profile_name = $2 ORDER BY id) t",
         ImageRow::COLUMNS
     );
-    let values = [tx.tenant().uuid().into(), line.profile_name.as_str().into()];
+    let values = [
+        tx.tenant().uuid().into(),
+        series.profile_name.as_str().into(),
+    ];
     let image = |row: QueryResult| -> Result<Image, StoreError> {
         let JsonColumn(row): JsonColumn<ImageRow> = row.try_get_by_index(0)?;
         Ok(OsImage::try_from(row)?.image)

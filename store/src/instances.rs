@@ -334,7 +334,7 @@ static FIND_DETAILS_SQL: LazyLock<String> = LazyLock::new(|| {
     };
     format!(
         "SELECT {}, {}, {}, (SELECT p.body FROM contents p WHERE p.tenant_id = n.tenant_id \
-         AND p.digest = n.packages_digest) AS packages, (SELECT c.body FROM os_inside x JOIN contents c \
+         AND p.digest = n.packages_digest) AS packages, (SELECT c.body FROM os_details x JOIN contents c \
          ON c.tenant_id = x.tenant_id AND c.digest = x.existing_cves_digest \
          WHERE x.tenant_id = n.tenant_id AND x.os_id = n.os_id) AS existing_cves, \
          coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images \

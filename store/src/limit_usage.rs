@@ -74,7 +74,7 @@ impl LimitUsageByScope {
 }
 
 /// Slots of an assignment `a` that are in use.
-const HELD_SLOTS_SQL: &str = "FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
+const HELD_SLOTS_SQL: &str = "FROM update_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
     AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $5)";
 
 static USAGE_SQL: LazyLock<String> = LazyLock::new(|| {
@@ -140,7 +140,7 @@ pub async fn take_slot(
     until: Option<Time>,
     now: Time,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO brake_slots AS s (tenant_id, target_kind, target_id, instance_id, since_at, until_at) \
+    let sql = "INSERT INTO update_slots AS s (tenant_id, target_kind, target_id, instance_id, since_at, until_at) \
                VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (tenant_id, target_kind, target_id, instance_id) DO UPDATE SET \
                until_at = CASE WHEN s.until_at IS NULL THEN NULL ELSE excluded.until_at END, \
@@ -154,7 +154,7 @@ pub async fn take_slot(
 
 /// Releases all slots of an instance.
 pub async fn release_slots(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
-    let sql = "DELETE FROM brake_slots WHERE tenant_id = $1 AND instance_id = $2";
+    let sql = "DELETE FROM update_slots WHERE tenant_id = $1 AND instance_id = $2";
     let values = [
         tx.tenant().uuid().into(),
         instance.bits().cast_signed().into(),
@@ -167,9 +167,9 @@ pub async fn release_slots(tx: &Tx, instance: InstanceId) -> Result<(), StoreErr
 /// number. Expired slots do not count; they are kept this long for reports that arrive late. Safe
 /// on several replicas at once.
 pub async fn delete_expired_slots(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, StoreError> {
-    let sql = "WITH over AS (SELECT tenant_id, target_kind, target_id, instance_id FROM brake_slots WHERE until_at < $1 \
+    let sql = "WITH over AS (SELECT tenant_id, target_kind, target_id, instance_id FROM update_slots WHERE until_at < $1 \
                ORDER BY tenant_id, until_at LIMIT $2 FOR UPDATE SKIP LOCKED) \
-               DELETE FROM brake_slots s USING over o WHERE s.tenant_id = o.tenant_id \
+               DELETE FROM update_slots s USING over o WHERE s.tenant_id = o.tenant_id \
                AND s.target_kind = o.target_kind AND s.target_id = o.target_id AND s.instance_id = o.instance_id";
     let values = [(now - SLOT_REVIVAL_PERIOD).into(), i64::from(limit).into()];
     execute(tx.conn(), sql, values).await

@@ -17,10 +17,10 @@ pub async fn set(
     order: &Order,
 ) -> Result<Vec<InstanceId>, StoreError> {
     tx.lock_for_change().await?;
-    let sql = "INSERT INTO update_orders (tenant_id, instance_id, kind, given_at, until_at, reason, made_by) \
+    let sql = "INSERT INTO update_orders (tenant_id, instance_id, kind, given_at, until_at, reason, created_by) \
                SELECT tenant_id, id, $3, $4, $5, $6, $7 FROM instances WHERE tenant_id = $1 AND id = ANY ($2) ORDER BY id \
                ON CONFLICT (tenant_id, instance_id) DO UPDATE SET kind = excluded.kind, given_at = excluded.given_at, \
-               until_at = excluded.until_at, reason = excluded.reason, made_by = excluded.made_by \
+               until_at = excluded.until_at, reason = excluded.reason, created_by = excluded.created_by \
                RETURNING instance_id";
     let bits: Vec<i32> = instances.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [
@@ -70,7 +70,7 @@ impl TryFrom<Model> for Order {
             at: row.given_at,
             until: row.until_at,
             reason: row.reason,
-            by: row.made_by,
+            by: row.created_by,
         })
     }
 }

@@ -76,7 +76,7 @@ pub struct CycleState {
     /// End of the last cycle.
     pub ended_at: Option<Time>,
     /// End of the last cycle without errors.
-    pub good_at: Option<Time>,
+    pub last_success_at: Option<Time>,
     /// Outcome of the last cycle; none before the first one ended.
     pub outcome: Option<CycleOutcome>,
     /// Message of the last cycle.

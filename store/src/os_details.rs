@@ -23,7 +23,7 @@ use crate::tx::{FleetTx, Tx, ids_in, query_all};
 
 pub use import::import;
 
-const TABLE: &str = "os_inside";
+const TABLE: &str = "os_details";
 
 /// The contents and the origin of an operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub async fn find_many(tx: &Tx, ids: &[OsId]) -> Result<HashMap<OsId, OsDetails>
         return Ok(HashMap::new());
     }
     let sql = format!(
-        "SELECT {COLUMNS} FROM os_inside i WHERE i.tenant_id = $1 AND i.os_id = ANY ({})",
+        "SELECT {COLUMNS} FROM os_details i WHERE i.tenant_id = $1 AND i.os_id = ANY ({})",
         ids_in(2)
     );
     let values = [tx.tenant().uuid().into(), bits(ids).into()];
@@ -135,7 +135,7 @@ pub async fn find_many_with_lists(
         )
     };
     let sql = format!(
-        "SELECT {COLUMNS}, {}, {}, {} FROM os_inside i WHERE i.tenant_id = $1 AND i.os_id = ANY ({})",
+        "SELECT {COLUMNS}, {}, {}, {} FROM os_details i WHERE i.tenant_id = $1 AND i.os_id = ANY ({})",
         body("packages"),
         body("existing_cves"),
         body("fixed_cves"),
@@ -148,9 +148,9 @@ pub async fn find_many_with_lists(
     ];
     let mut found_details = HashMap::new();
     for row in query_all(tx.conn(), sql, values).await? {
-        let (os, inside) = from_row(&row)?;
+        let (os, details) = from_row(&row)?;
         let with_lists = OsDetailsWithLists {
-            details: inside,
+            details,
             packages: row.try_get("", "packages")?,
             existing_cves: row.try_get("", "existing_cves")?,
             fixed_cves: row.try_get("", "fixed_cves")?,
@@ -176,7 +176,7 @@ pub async fn find_default(tx: &Tx, profile_name: &str) -> Result<Option<OsId>, S
 /// The files of all projects that are offered to nodes: those with a known digest.
 pub async fn list_offers(tx: &FleetTx) -> Result<Vec<Offer>, StoreError> {
     let sql =
-        "SELECT i.tenant_id, i.registry, i.files FROM os_inside i ORDER BY i.tenant_id, i.os_id";
+        "SELECT i.tenant_id, i.registry, i.files FROM os_details i ORDER BY i.tenant_id, i.os_id";
     let mut offers = Vec::new();
     for row in query_all(tx.conn(), sql, []).await? {
         offers.extend(offers_from_row(&row)?);
@@ -193,7 +193,7 @@ pub async fn list_images_in_use(tx: &FleetTx) -> Result<Vec<(Image, Offer)>, Sto
          o AS (SELECT p.tenant_id AS project, {} FROM os_profiles p JOIN line USING (tenant_id, profile_name) \
          WHERE p.kind = 'immutable') \
          SELECT o.*, i.tenant_id, i.registry, i.files FROM o \
-         JOIN os_inside i ON i.tenant_id = o.project AND i.os_id = o.id ORDER BY i.tenant_id, i.os_id",
+         JOIN os_details i ON i.tenant_id = o.project AND i.os_id = o.id ORDER BY i.tenant_id, i.os_id",
         ImageRow::COLUMNS
     );
     let mut used = Vec::new();
@@ -235,7 +235,7 @@ struct OfferRow {
     files: Json<Vec<CatalogFile>>,
 }
 
-/// The columns of `os_inside` that are read.
+/// The columns of `os_details` that are read.
 const COLUMNS: &str = "i.os_id, i.registry, i.repository, i.revision, i.artifact, i.platform_bundle, i.signature, i.files, \
      i.packages_digest, i.existing_cves_digest, i.fixed_cves_digest, i.refreshed_at";
 
@@ -263,7 +263,7 @@ fn from_row(row: &QueryResult) -> Result<(OsId, OsDetails), StoreError> {
     };
     let list =
         |bytes: Option<Vec<u8>>, column| bytes.map(|bytes| digest(bytes, column)).transpose();
-    let inside = OsDetails {
+    let details = OsDetails {
         artifact: digest(row.artifact, "artifact")?,
         packages: list(row.packages_digest, "packages_digest")?,
         existing_cves: list(row.existing_cves_digest, "existing_cves_digest")?,
@@ -276,5 +276,5 @@ fn from_row(row: &QueryResult) -> Result<(OsId, OsDetails), StoreError> {
         files: row.files.0,
         refreshed_at: row.refreshed_at,
     };
-    Ok((OsId::from_bits(row.os_id.cast_unsigned()), inside))
+    Ok((OsId::from_bits(row.os_id.cast_unsigned()), details))
 }

@@ -105,8 +105,8 @@ pub async fn replace(tx: &Tx, report: &SyncReport) -> Result<(), StoreError> {
 /// The report of the last sync of the project; none if there was no sync since its settings
 /// changed.
 pub async fn find(tx: &Tx) -> Result<Option<SyncReport>, StoreError> {
-    let sql = "SELECT r.registry, r.revision, r.outcome, r.message, r.cycle, r.started_at, r.ended_at, r.made, \
-               r.refreshed, r.same, r.refused, (SELECT coalesce(json_agg(f ORDER BY f.number), '[]'::json) \
+    let sql = "SELECT r.registry, r.revision, r.outcome, r.message, r.cycle, r.started_at, r.ended_at, r.created, \
+               r.updated, r.unchanged, r.refused, (SELECT coalesce(json_agg(f ORDER BY f.number), '[]'::json) \
                FROM os_sync_findings f WHERE f.tenant_id = r.tenant_id) AS findings \
                FROM os_sync_reports r WHERE r.tenant_id = $1";
     let row = query_one(tx.conn(), sql, [tx.tenant().uuid().into()]).await?;
@@ -127,11 +127,11 @@ pub async fn list_missing(tx: &FleetTx, limit: u32) -> Result<Vec<TenantId>, Sto
 
 async fn write_report(tx: &Tx, report: &SyncReport) -> Result<(), StoreError> {
     let sql = "INSERT INTO os_sync_reports (tenant_id, registry, revision, outcome, message, cycle, started_at, ended_at, \
-               made, refreshed, same, refused) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
+               created, updated, unchanged, refused) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
                ON CONFLICT (tenant_id) DO UPDATE SET registry = excluded.registry, revision = excluded.revision, \
                outcome = excluded.outcome, message = excluded.message, cycle = excluded.cycle, \
-               started_at = excluded.started_at, ended_at = excluded.ended_at, made = excluded.made, \
-               refreshed = excluded.refreshed, same = excluded.same, refused = excluded.refused";
+               started_at = excluded.started_at, ended_at = excluded.ended_at, created = excluded.created, \
+               updated = excluded.updated, unchanged = excluded.unchanged, refused = excluded.refused";
     let values = [
         tx.tenant().uuid().into(),
         report.registry.as_str().into(),
@@ -245,9 +245,9 @@ struct ReportRow {
     cycle: i64,
     started_at: Time,
     ended_at: Time,
-    made: i32,
-    refreshed: i32,
-    same: i32,
+    created: i32,
+    updated: i32,
+    unchanged: i32,
     refused: i32,
     findings: JsonColumn<Vec<FindingRow>>,
 }
@@ -263,9 +263,9 @@ fn from_row(row: &QueryResult) -> Result<SyncReport, StoreError> {
         cycle: row.cycle,
         started_at: row.started_at,
         ended_at: row.ended_at,
-        created: row.made.cast_unsigned(),
-        updated: row.refreshed.cast_unsigned(),
-        unchanged: row.same.cast_unsigned(),
+        created: row.created.cast_unsigned(),
+        updated: row.updated.cast_unsigned(),
+        unchanged: row.unchanged.cast_unsigned(),
         refused: row.refused.cast_unsigned(),
         findings: row.findings.0.into_iter().map(SyncFinding::from).collect(),
     })

@@ -33,11 +33,11 @@ pub async fn set(tx: &Tx, pause: &Pause) -> Result<(), StoreError> {
         scope_kind: Set(pause.scope.kind().to_owned()),
         scope_id: Set(bits.cast_signed()),
         reason: Set(pause.reason.clone()),
-        made_by: Set(pause.by.clone()),
+        created_by: Set(pause.by.clone()),
         since_at: Set(pause.at),
     };
     let same = OnConflict::columns([Column::TenantId, Column::ScopeKind, Column::ScopeId])
-        .update_columns([Column::Reason, Column::MadeBy, Column::SinceAt])
+        .update_columns([Column::Reason, Column::CreatedBy, Column::SinceAt])
         .to_owned();
     Entity::insert(row)
         .on_conflict(same)
@@ -92,7 +92,7 @@ impl TryFrom<Model> for Pause {
         Ok(Self {
             scope: or_corrupt(scope, "pauses", row.scope_id, "scope_kind")?,
             reason: row.reason,
-            by: row.made_by,
+            by: row.created_by,
             at: row.since_at,
         })
     }

@@ -285,7 +285,7 @@ const RUN_NUMBERS_SEQUENCE: &str = "run_numbers";
 /// Reads what a new run starts with and assigns its number. A slot with an expiry is now held until
 /// the end of the run.
 async fn begin_run(tx: &Tx, instance: InstanceId, now: Time) -> Result<RunStart, StoreError> {
-    let sql = "WITH held AS (UPDATE brake_slots SET until_at = NULL WHERE tenant_id = $1 AND instance_id = $2 \
+    let sql = "WITH held AS (UPDATE update_slots SET until_at = NULL WHERE tenant_id = $1 AND instance_id = $2 \
                AND (until_at IS NULL OR until_at > $3) RETURNING target_kind, target_id, since_at) \
                SELECT n.packages_digest, h.target_kind, h.target_id, nextval($4::regclass) \
                FROM node_states n LEFT JOIN held h ON true \
@@ -308,7 +308,7 @@ async fn begin_run(tx: &Tx, instance: InstanceId, now: Time) -> Result<RunStart,
         None => None,
         Some((kind, target)) => {
             let level = Level::from_name(&kind);
-            let level = or_corrupt(level, "brake_slots", id, "target_kind")?;
+            let level = or_corrupt(level, "update_slots", id, "target_kind")?;
             Some(Scope::from_bits(level, target.cast_unsigned()))
         }
     };
@@ -329,8 +329,8 @@ fn add_evidence(run: &mut UpdateRun, record: &RunEventRecord) {
     if !evidence.log.is_empty() {
         run.log.clone_from(&evidence.log);
     }
-    if let Some(account) = &evidence.report {
-        run.report.clone_from(account);
+    if let Some(report) = &evidence.report {
+        run.report.clone_from(report);
     }
     if evidence.image.is_some() {
         run.image.clone_from(&evidence.image);

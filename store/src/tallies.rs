@@ -31,16 +31,16 @@ pub(crate) async fn sum(tx: &Tx, kind: &str) -> Result<u64, StoreError> {
 /// that is being deleted is skipped.
 pub async fn fold(tx: &FleetTx) -> Result<u64, StoreError> {
     let sql = "WITH many AS (SELECT tenant_id, kind FROM tallies GROUP BY tenant_id, kind HAVING count(*) > $1), \
-               held AS MATERIALIZED (SELECT p.tenant_id FROM projects p \
+               locked_projects AS MATERIALIZED (SELECT p.tenant_id FROM projects p \
                WHERE p.tenant_id IN (SELECT tenant_id FROM many) FOR KEY SHARE SKIP LOCKED), \
-               taken AS MATERIALIZED (SELECT t.ctid AS place FROM tallies t \
+               locked_rows AS MATERIALIZED (SELECT t.ctid AS row_id FROM tallies t \
                WHERE (t.tenant_id, t.kind) IN (SELECT tenant_id, kind FROM many) \
-               AND t.tenant_id IN (SELECT tenant_id FROM held) LIMIT $2 FOR UPDATE SKIP LOCKED), \
-               gone AS (DELETE FROM tallies t WHERE t.ctid IN (SELECT place FROM taken) \
+               AND t.tenant_id IN (SELECT tenant_id FROM locked_projects) LIMIT $2 FOR UPDATE SKIP LOCKED), \
+               deleted AS (DELETE FROM tallies t WHERE t.ctid IN (SELECT row_id FROM locked_rows) \
                RETURNING t.tenant_id, t.kind, t.n), \
-               kept AS (INSERT INTO tallies (tenant_id, kind, n) \
-               SELECT tenant_id, kind, sum(n)::bigint FROM gone GROUP BY tenant_id, kind HAVING sum(n) <> 0) \
-               SELECT count(*) FROM gone";
+               sums AS (INSERT INTO tallies (tenant_id, kind, n) \
+               SELECT tenant_id, kind, sum(n)::bigint FROM deleted GROUP BY tenant_id, kind HAVING sum(n) <> 0) \
+               SELECT count(*) FROM deleted";
     let row = query_one(
         tx.conn(),
         sql,

@@ -104,7 +104,7 @@ impl Tx {
             ProjectKey::Id(id) => (None, Some(id.uuid())),
         };
         let tx = begin(store, mode).await?;
-        let call = (ENTER_PROJECT_CALL, vec![name.into(), id.into()]);
+        let call = (SET_TENANT_SCOPE_CALL, vec![name.into(), id.into()]);
         let mut settings = session_settings(mode);
         if *mode == TransactionMode::Read {
             // Such transactions read single resources by id. The plan is the same for every id, and
@@ -322,7 +322,7 @@ type ScopeCall = (&'static str, Vec<Value>);
 const SET_TENANT_CALL: &str = "set_config('evenkeel.tenant', $1, true)";
 
 /// Looks up a project and sets the scope to it.
-const ENTER_PROJECT_CALL: &str = "enter_project($1, $2)";
+const SET_TENANT_SCOPE_CALL: &str = "set_tenant_scope($1, $2)";
 
 fn scope_call(scope: &str) -> ScopeCall {
     (SET_TENANT_CALL, vec![scope.into()])
@@ -333,7 +333,7 @@ fn scope_call(scope: &str) -> ScopeCall {
 pub(crate) fn is_first_statement(sql: &str) -> bool {
     let call = sql.strip_prefix("SELECT ");
     let is = |first: &str| call.is_some_and(|call| call.starts_with(first));
-    is(SET_TENANT_CALL) || is(ENTER_PROJECT_CALL)
+    is(SET_TENANT_CALL) || is(SET_TENANT_SCOPE_CALL)
 }
 
 /// Sets the scope and other settings in one statement and returns its row. The settings are local

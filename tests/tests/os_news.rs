@@ -127,7 +127,7 @@ impl Site {
 
     /// Waits until the server has updated the nodes of all changed image series.
     fn wait_until_followed(&self) {
-        let behind = "SELECT count(*) FROM image_lines WHERE changed > followed";
+        let behind = "SELECT count(*) FROM image_series WHERE change_count > applied_count";
         until("the image series are followed", WAIT_TIMEOUT, || {
             (self.server.sql(behind).trim() == "0").then_some(())
         });

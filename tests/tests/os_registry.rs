@@ -145,10 +145,30 @@ fn sync_counts(report: &Value) -> [u64; 4] {
         .map(|key| report[key].as_u64().expect("a count"))
 }
 
+/// The registry is unreachable and then returns.
+fn check_outage(test: &mut RegistryTest) {
+    test.registry.stop();
+    let away = test.sync();
+    assert_eq!(away["outcome"], "failed", "{away:#}");
+    assert!(
+        !away["message"].as_str().unwrap_or_default().is_empty(),
+        "{away:#}"
+    );
+    assert_eq!(test.list_systems().len(), 4);
+    test.registry.restart();
+    test.publish(&["edge-rt"], "0.3.2", "3.0.2", &[]);
+    let again = test.sync();
+    assert_eq!(
+        (&again["outcome"], sync_counts(&again)),
+        (&json!("succeeded"), [1, 0, 2, 0]),
+        "{again:#}"
+    );
+}
+
 #[test]
 fn operating_systems_come_from_debians_registry_and_follow_it() {
     let Some(lab) = Lab::open() else { return };
-    let test = RegistryTest::new(lab, &["edge", "edge-rt"]);
+    let mut test = RegistryTest::new(lab, &["edge", "edge-rt"]);
     test.publish(
         &["edge", "edge-rt"],
         "0.3.1",
@@ -199,23 +219,7 @@ fn operating_systems_come_from_debians_registry_and_follow_it() {
     );
     assert_eq!(test.list_systems().len(), 4);
 
-    // The registry is unreachable and then returns.
-    test.registry.stop();
-    let away = test.sync();
-    assert_eq!(away["outcome"], "failed", "{away:#}");
-    assert!(
-        !away["message"].as_str().unwrap_or_default().is_empty(),
-        "{away:#}"
-    );
-    assert_eq!(test.list_systems().len(), 4);
-    test.registry.restart();
-    test.publish(&["edge-rt"], "0.3.2", "3.0.2", &[]);
-    let again = test.sync();
-    assert_eq!(
-        (&again["outcome"], sync_counts(&again)),
-        (&json!("succeeded"), [1, 0, 2, 0]),
-        "{again:#}"
-    );
+    check_outage(&mut test);
 
     // A file that was altered in the registry is rejected.
     test.publish(&["edge-rt"], "0.3.3", "3.0.3", &[]);
@@ -260,6 +264,6 @@ fn two_hundred_profiles_are_synced_although_the_server_is_killed_meanwhile() {
     );
     let rows = test
         .server
-        .sql("SELECT count(*), count(DISTINCT os_id) FROM os_inside");
+        .sql("SELECT count(*), count(DISTINCT os_id) FROM os_details");
     assert_eq!(rows.trim(), "200|200");
 }

@@ -16,8 +16,7 @@ use crate::policy::{DesiredUpdate, ImageRules, PackageRules, UpdatePolicy};
 pub struct Target {
     /// The policy that it comes from.
     pub policy: PolicyId,
-    /// What to install. The stored JSON calls it `wish`.
-    #[serde(rename = "wish")]
+    /// What to install.
     pub kind: TargetKind,
     /// How an image may be fetched; the default for targets without an image.
     #[serde(default, skip_serializing_if = "ImageRules::is_default")]

@@ -53,7 +53,6 @@ pub struct DeliveryState {
     pub unused: Option<(Time, Time)>,
     /// After Evenkeel's agent has replaced this one: when the old agent was last heard, or when the replacement was
     /// noticed.
-    #[serde(rename = "last_word")]
     pub last_heard_at: Option<Time>,
 }
 

@@ -68,7 +68,7 @@ pub struct LastSample {
     #[serde(default)]
     pub image: String,
     /// A failure that is not confirmed yet.
-    #[serde(default, rename = "doubt")]
+    #[serde(default)]
     pub unconfirmed_failure: Option<UnconfirmedFailure>,
 }
 

@@ -28,7 +28,7 @@ named! {
         /// Fetching profiles.
         Fetching = "fetching",
         /// Fetching attachments of profiles: lists of packages and vulnerabilities.
-        Attachments = "sides",
+        Attachments = "attachments",
         /// Writing the result into the projects.
         Applying = "applying",
     }
@@ -38,9 +38,9 @@ named! {
     /// Result of a cycle, or of the sync of a project.
     CycleOutcome {
         /// Everything that was selected is present.
-        Good = "good",
+        Good = "succeeded",
         /// Something was rejected or is missing; the rest is present.
-        Partial = "partly",
+        Partial = "partial",
         /// The registry was unreachable; the previous content stays.
         Failed = "failed",
     }
@@ -50,13 +50,13 @@ named! {
     /// Result of checking the signature of an artifact.
     SignatureStatus {
         /// One of the registry's keys signed it.
-        Good = "good",
+        Good = "valid",
         /// It has no signature.
         Unsigned = "unsigned",
         /// Its signature is invalid.
-        Bad = "bad",
+        Bad = "invalid",
         /// Signatures are not checked.
-        Unchecked = "off",
+        Unchecked = "unchecked",
     }
 }
 
@@ -186,8 +186,7 @@ pub struct CatalogFile {
     pub role: FileRole,
     /// Path under which nodes request it.
     pub path: String,
-    /// Where to fetch it: `blob:<repository>@sha256:<hex>` or `web:<url>`. The stored JSON calls it `place`.
-    #[serde(rename = "place")]
+    /// Where to fetch it: `blob:<repository>@sha256:<hex>` or `web:<url>`.
     pub source: String,
     /// Digest of the file, if known.
     pub sha256: Option<Sha256>,

@@ -23,7 +23,7 @@ named! {
     ServiceRule {
         /// They keep running.
         #[default]
-        KeepRunning = "leave",
+        KeepRunning = "keep_running",
         /// They are restarted.
         Restart = "restart",
     }

@@ -11,8 +11,7 @@ pub struct ImageChange {
     pub profile_name: String,
     /// Version that ran when the update was planned; empty if unknown.
     pub before: String,
-    /// Version that the run installs. The stored JSON calls it `wanted`.
-    #[serde(rename = "wanted")]
+    /// Version that the run installs.
     pub desired: String,
     /// Version that was booted at the end; `None` if not reported.
     pub booted: Option<String>,
@@ -41,7 +40,8 @@ mod tests {
             let read: ImageChange = serde_json::from_value(stored).expect("a change");
             assert_eq!(read, change);
         }
-        let read: ImageChange = serde_json::from_value(json!({"wanted": "1.1"})).expect("a change");
+        let read: ImageChange =
+            serde_json::from_value(json!({"desired": "1.1"})).expect("a change");
         assert_eq!((read.desired.as_str(), read.booted), ("1.1", None));
     }
 }

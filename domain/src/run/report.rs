@@ -27,9 +27,7 @@ pub struct RunReport {
     pub phases: Vec<PhaseSpan>,
     /// Problems on the way that did not change the outcome.
     pub remarks: Vec<String>,
-    /// Configuration files that a user had modified and that the update left unchanged. The stored JSON calls them
-    /// `kept_conffiles`.
-    #[serde(rename = "kept_conffiles")]
+    /// Configuration files that a user had modified and that the update left unchanged.
     pub preserved_conffiles: Vec<String>,
     /// Units that were restarted because they ran replaced files.
     pub restarted_services: Vec<String>,

@@ -249,7 +249,7 @@ async fn check_pauses(server: &TestServer, resources: &ResourceIds) {
             (&created["scope"], &created["by"]),
             (&json!(scope), &json!("writer"))
         );
-        let decision = server.get_decision(&resources).await;
+        let decision = server.get_decision(resources).await;
         assert_eq!(
             reason_and_may_start(&decision),
             ("paused", false),
@@ -262,7 +262,7 @@ async fn check_pauses(server: &TestServer, resources: &ResourceIds) {
         );
         server.expect_ok(&format!("DELETE {pause}"), None).await;
         assert!(
-            reason_and_may_start(&server.get_decision(&resources).await).1,
+            reason_and_may_start(&server.get_decision(resources).await).1,
             "{scope}"
         );
     }

@@ -31,7 +31,6 @@ use AffectedNodes::{Near, NoNode, Project};
 /// All tables whose changes are in the log, in alphabetical order.
 const LOGGED_TABLES: [(&str, AffectedNodes); 24] = [
     ("assignments", Near),
-    ("brake_slots", Near),
     ("custom_configs", NoNode),
     ("host_hardware", NoNode),
     ("hosts", Near),
@@ -40,7 +39,7 @@ const LOGGED_TABLES: [(&str, AffectedNodes); 24] = [
     ("join_tokens", NoNode),
     ("local_accounts", NoNode),
     ("node_states", Near),
-    ("os_inside", NoNode),
+    ("os_details", NoNode),
     ("os_profiles", Project),
     ("os_settings", NoNode),
     ("pauses", Near),
@@ -54,6 +53,7 @@ const LOGGED_TABLES: [(&str, AffectedNodes); 24] = [
     ("update_orders", Near),
     ("update_policies", Project),
     ("update_runs", Near),
+    ("update_slots", Near),
 ];
 
 /// Counts the polls that were answered from the cache.
@@ -201,8 +201,8 @@ impl InvalidationFixture {
             "project_settings" => format!(
                 "INSERT INTO project_settings (tenant_id, any_schedule_status) VALUES ('{tenant}', false)"
             ),
-            "brake_slots" => format!(
-                "INSERT INTO brake_slots (tenant_id, target_kind, target_id, instance_id, since_at) \
+            "update_slots" => format!(
+                "INSERT INTO update_slots (tenant_id, target_kind, target_id, instance_id, since_at) \
                  VALUES ('{tenant}', 'instance', {instance}, {}, now())",
                 self.far.instance.bits().cast_signed()
             ),
@@ -228,8 +228,8 @@ impl InvalidationFixture {
             "local_accounts" => format!(
                 "INSERT INTO local_accounts VALUES ('{tenant}', 1, 'a', 'ssh-ed25519 A', now(), now())"
             ),
-            "os_inside" => format!(
-                "INSERT INTO os_inside (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, files, \
+            "os_details" => format!(
+                "INSERT INTO os_details (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, files, \
                  refreshed_at) SELECT '{tenant}', min(id), 'r', 'p', '1.0.0', sha256(''), '', '[]', now() FROM os_profiles \
                  WHERE tenant_id = '{tenant}'"
             ),

@@ -244,9 +244,9 @@ async fn agent_errors_are_a_condition_until_they_are_gone() {
         .await;
     let state = server.node_state(&node).await;
     let kinds: Vec<_> = state.conditions.iter().map(|one| one.kind.name()).collect();
-    assert_eq!(kinds, ["agent_trouble"]);
+    assert_eq!(kinds, ["agent_error"]);
     assert_eq!(state.conditions[0].text, "the journal was set aside; b");
-    assert_eq!(state.facts["troubles"][1], "b");
+    assert_eq!(state.facts["agentErrors"][1], "b");
     assert_eq!(state.facts["limits"], "hours 22:00-04:00");
     assert_eq!(state.facts["withheld"][0]["cause"], "policy");
 
@@ -255,7 +255,7 @@ async fn agent_errors_are_a_condition_until_they_are_gone() {
     server.report_facts(&node, facts_with_errors(&many)).await;
     let state = server.node_state(&node).await;
     assert!(state.conditions[0].text.len() <= 2_000);
-    let stored = state.facts["troubles"].as_array().expect("a list");
+    let stored = state.facts["agentErrors"].as_array().expect("a list");
     assert_eq!(stored.len(), 20);
     assert_eq!(stored[19], "… and 981 more [cut]");
 

@@ -61,7 +61,7 @@ async fn concurrent_replicas_fetch_once_and_create_one_set_of_rows() {
             };
             let expected = PROFILES.len() * (round + 1);
             assert_eq!(
-                (count_rows("os_profiles"), count_rows("os_inside")),
+                (count_rows("os_profiles"), count_rows("os_details")),
                 (expected, expected),
                 "round {round}"
             );

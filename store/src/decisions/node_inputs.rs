@@ -28,9 +28,9 @@ pub(super) static NODE_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
         "SELECT coalesce(i.desired_state NOT IN ('untrusted', 'deleted') \
          AND i.current_state NOT IN ('untrusted', 'deleted'), true), \
          {}, {} \
-         FROM unnest({}) WITH ORDINALITY AS n (instance, place) \
+         FROM unnest({}) WITH ORDINALITY AS n (instance, position) \
          {} {} {} \
-         ORDER BY n.place",
+         ORDER BY n.position",
         columns::<update_order::Model>("u"),
         columns::<update_run::Model>("r"),
         ids_in(2),

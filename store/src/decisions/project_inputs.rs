@@ -303,7 +303,7 @@ mod tests {
     use crate::decisions::node_inputs::NODE_INPUTS_SQL;
 
     /// With two statements, a schedule that is moved from a site to a host between them would be at
-    /// neither, and the server would withdraw a wanted attempt.
+    /// neither, and the server would withdraw an attempt that is still desired.
     #[test]
     fn project_inputs_are_read_in_one_statement() {
         for table in [

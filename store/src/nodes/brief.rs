@@ -125,7 +125,7 @@ struct BriefRow {
     protocol: String,
     modules: Vec<String>,
     facts_digest: Vec<u8>,
-    said_packages_digest: Option<Vec<u8>>,
+    reported_packages_digest: Option<Vec<u8>>,
     packages_digest: Option<Vec<u8>>,
     status: String,
     status_indication: String,
@@ -148,7 +148,7 @@ fields!(BriefRow {
     protocol,
     modules,
     facts_digest,
-    said_packages_digest,
+    reported_packages_digest,
     packages_digest,
     status,
     status_indication,
@@ -226,8 +226,8 @@ fn read_brief(row: &mut RowReader<'_>) -> Result<NodeBrief, StoreError> {
         let digest = contents::ContentDigest::try_from(bytes);
         or_corrupt(digest.ok(), TABLE, id, column)
     };
-    let reported = plain.said_packages_digest;
-    let reported = reported.map(|bytes| digest(bytes, "said_packages_digest"));
+    let reported = plain.reported_packages_digest;
+    let reported = reported.map(|bytes| digest(bytes, "reported_packages_digest"));
     let packages = plain.packages_digest;
     let packages = packages.map(|bytes| digest(bytes, "packages_digest"));
     let end = (

@@ -58,7 +58,7 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         booted_profile: booted.map(|image| image.profile_name.clone()),
         booted_image: booted.map(|image| image.image_id.clone()),
         waiting: state.waiting.clone(),
-        said_packages_digest: state.reported_packages().map(|digest| digest.to_vec()),
+        reported_packages_digest: state.reported_packages().map(|digest| digest.to_vec()),
         available_digest: available_digest(&state.os_update_available).to_vec(),
     })
 }

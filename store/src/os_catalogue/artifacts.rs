@@ -43,14 +43,14 @@ pub async fn store_artifact(
         return Ok(false);
     }
     let sql = "INSERT INTO os_artifacts AS a (registry, repository, tag, digest, moved_from, title, manifest, \
-               document, findings, trust, signature, files, seen) \
+               document, findings, trust, signature, files, last_cycle) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
                ON CONFLICT (registry, repository, tag) DO UPDATE SET digest = excluded.digest, \
                moved_from = CASE WHEN a.digest = excluded.digest OR a.manifest IS NULL \
                THEN coalesce(excluded.moved_from, a.moved_from) ELSE a.digest END, \
                title = excluded.title, manifest = excluded.manifest, document = excluded.document, \
                findings = excluded.findings, trust = excluded.trust, signature = excluded.signature, \
-               files = excluded.files, seen = excluded.seen, gone_at = NULL";
+               files = excluded.files, last_cycle = excluded.last_cycle, gone_at = NULL";
     let values = [
         claim.registry.as_str().into(),
         artifact.repository.as_str().into(),
@@ -81,7 +81,7 @@ pub async fn mark_seen(
     if !is_held(tx, claim).await? {
         return Ok(false);
     }
-    let sql = "UPDATE os_artifacts SET seen = $4, gone_at = NULL \
+    let sql = "UPDATE os_artifacts SET last_cycle = $4, gone_at = NULL \
                WHERE registry = $1 AND repository = $2 AND tag = ANY ($3)";
     let values = [
         claim.registry.as_str().into(),
@@ -105,7 +105,7 @@ pub async fn mark_gone(
         return Ok(0);
     }
     let sql = "UPDATE os_artifacts SET gone_at = $4 \
-               WHERE registry = $1 AND repository = ANY ($2) AND seen < $3 AND gone_at IS NULL";
+               WHERE registry = $1 AND repository = ANY ($2) AND last_cycle < $3 AND gone_at IS NULL";
     let values = [
         claim.registry.as_str().into(),
         listed.to_vec().into(),

@@ -10,12 +10,12 @@ use crate::error::StoreError;
 use crate::rows::{JsonColumn, or_corrupt};
 use crate::tx::{FleetTx, execute, query_all, query_one};
 
-const TABLE: &str = "os_sides";
+const TABLE: &str = "os_attachments";
 
 /// The attachments of a registry without their bodies, by location.
 pub async fn list_attachments(tx: &FleetTx, registry: &str) -> Result<Vec<Attachment>, StoreError> {
-    let sql = "SELECT place, kind, filtered_by, digest, etag, findings, fetched_at \
-               FROM os_sides WHERE registry = $1 ORDER BY place, kind, filtered_by";
+    let sql = "SELECT location, kind, filtered_by, digest, etag, findings, fetched_at \
+               FROM os_attachments WHERE registry = $1 ORDER BY location, kind, filtered_by";
     let rows = query_all(tx.conn(), sql, [registry.into()]).await?;
     rows.iter().map(attachment_from_row).collect()
 }
@@ -26,7 +26,7 @@ pub async fn attachment_body(
     registry: &str,
     key: &AttachmentKey,
 ) -> Result<Option<String>, StoreError> {
-    let sql = "SELECT body FROM os_sides WHERE registry = $1 AND place = $2 AND kind = $3 AND filtered_by = $4";
+    let sql = "SELECT body FROM os_attachments WHERE registry = $1 AND location = $2 AND kind = $3 AND filtered_by = $4";
     match query_one(tx.conn(), sql, key_values(registry, key)).await? {
         Some(row) => Ok(row.try_get_by_index(0)?),
         None => Ok(None),
@@ -41,19 +41,19 @@ pub async fn attachment_body(
 pub async fn store_attachment(
     tx: &FleetTx,
     claim: &CycleClaim,
-    side: &Attachment,
+    attachment: &Attachment,
     body: Option<&str>,
 ) -> Result<bool, StoreError> {
     if !is_held(tx, claim).await? {
         return Ok(false);
     }
-    let sql = "INSERT INTO os_sides AS s (registry, place, kind, filtered_by, digest, body, etag, findings, fetched_at) \
+    let sql = "INSERT INTO os_attachments AS s (registry, location, kind, filtered_by, digest, body, etag, findings, fetched_at) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-               ON CONFLICT (registry, place, kind, filtered_by) DO UPDATE SET \
+               ON CONFLICT (registry, location, kind, filtered_by) DO UPDATE SET \
                digest = coalesce(excluded.digest, s.digest), body = coalesce(excluded.body, s.body), \
                etag = excluded.etag, findings = excluded.findings, fetched_at = excluded.fetched_at";
-    let [registry, location, kind, filtered_by] = key_values(&claim.registry, &side.key);
-    let digest = side.digest.filter(|_| body.is_some());
+    let [registry, location, kind, filtered_by] = key_values(&claim.registry, &attachment.key);
+    let digest = attachment.digest.filter(|_| body.is_some());
     let values = [
         registry,
         location,
@@ -61,9 +61,9 @@ pub async fn store_attachment(
         filtered_by,
         digest.map(|digest| digest.to_vec()).into(),
         body.into(),
-        side.etag.as_deref().into(),
-        JsonColumn(&side.findings).into(),
-        side.fetched_at.into(),
+        attachment.etag.as_deref().into(),
+        JsonColumn(&attachment.findings).into(),
+        attachment.fetched_at.into(),
     ];
     execute(tx.conn(), sql, values).await?;
     Ok(true)
@@ -78,12 +78,12 @@ pub async fn delete_unused_attachments(
     if !is_held(tx, claim).await? {
         return Ok(0);
     }
-    let sql = "WITH named AS MATERIALIZED (SELECT DISTINCT f ->> 'place' AS place \
+    let sql = "WITH named AS MATERIALIZED (SELECT DISTINCT f ->> 'source' AS location \
                FROM os_artifacts a, jsonb_array_elements(a.files) f WHERE a.registry = $1 AND a.gone_at IS NULL), \
-               lists AS MATERIALIZED (SELECT DISTINCT digest FROM os_sides \
+               lists AS MATERIALIZED (SELECT DISTINCT digest FROM os_attachments \
                WHERE registry = $1 AND kind = 'packages' AND digest IS NOT NULL) \
-               DELETE FROM os_sides s WHERE s.registry = $1 \
-               AND (NOT EXISTS (SELECT FROM named n WHERE n.place = s.place) OR length(s.filtered_by) > 0 \
+               DELETE FROM os_attachments s WHERE s.registry = $1 \
+               AND (NOT EXISTS (SELECT FROM named n WHERE n.location = s.location) OR length(s.filtered_by) > 0 \
                AND NOT EXISTS (SELECT FROM lists l WHERE l.digest = s.filtered_by))";
     execute(tx.conn(), sql, [claim.registry.as_str().into()]).await
 }

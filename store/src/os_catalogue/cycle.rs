@@ -17,9 +17,9 @@ const HELD_CLAIM_SQL: &str = "registry = $1 AND holder = $2 AND claimed = $3";
 
 /// A request for a cycle. A running cycle may already have read what the request is about, so the
 /// request gets a cycle of its own.
-const REQUEST_SQL: &str = "INSERT INTO os_cycles AS c (registry, wanted) VALUES ($1, 1) \
+const REQUEST_SQL: &str = "INSERT INTO os_cycles AS c (registry, requested) VALUES ($1, 1) \
                        ON CONFLICT (registry) DO UPDATE \
-                       SET wanted = greatest(c.wanted, coalesce(c.claimed, c.done) + 1)";
+                       SET requested = greatest(c.requested, coalesce(c.claimed, c.done) + 1)";
 
 /// Requests a cycle that starts after this call. Returns the number of the request, which is
 /// fulfilled once `done` reaches it.
@@ -27,7 +27,7 @@ const REQUEST_SQL: &str = "INSERT INTO os_cycles AS c (registry, wanted) VALUES 
 /// # Errors
 /// The name of the registry is empty or longer than 63 characters, or the database cannot be reached.
 pub async fn request(tx: &FleetTx, registry: &str) -> Result<i64, StoreError> {
-    let sql = format!("{REQUEST_SQL} RETURNING wanted");
+    let sql = format!("{REQUEST_SQL} RETURNING requested");
     match query_one(tx.conn(), sql, [registry.into()]).await? {
         Some(row) => Ok(row.try_get_by_index(0)?),
         None => Err(StoreError::NotFound { what: TABLE }),
@@ -63,10 +63,10 @@ pub async fn claim(
 ) -> Result<Option<CycleClaim>, StoreError> {
     // An update that waited for the row evaluates it again, so the clock must advance within a
     // transaction.
-    let sql = "UPDATE os_cycles SET claimed = wanted, holder = $2, started_at = clock_timestamp(), \
+    let sql = "UPDATE os_cycles SET claimed = requested, holder = $2, started_at = clock_timestamp(), \
                lease_until = clock_timestamp() + $3 * interval '1 millisecond', \
                step = 'listing', finished = 0, total = 0 \
-               WHERE registry = $1 AND wanted > done \
+               WHERE registry = $1 AND requested > done \
                AND coalesce(lease_until, '-infinity') <= clock_timestamp() \
                AND coalesce(not_before, '-infinity') <= clock_timestamp() RETURNING claimed";
     let values = [registry.into(), holder.into(), milliseconds(lease)];
@@ -112,7 +112,7 @@ pub async fn finish(
     let changes = "done = claimed, claimed = NULL, holder = NULL, lease_until = NULL, \
                    step = 'idle', finished = 0, total = 0, outcome = $4, message = $5, not_before = $6, \
                    ended_at = statement_timestamp(), \
-                   good_at = CASE WHEN $4 = 'good' THEN statement_timestamp() ELSE good_at END";
+                   last_success_at = CASE WHEN $4 = 'succeeded' THEN statement_timestamp() ELSE last_success_at END";
     let values = [
         ended.outcome.name().into(),
         ended.message.as_str().into(),
@@ -136,7 +136,7 @@ async fn update_claimed<const N: usize>(
 
 /// The state of the cycles of a registry; none if no cycle was ever requested.
 pub async fn state(tx: &FleetTx, registry: &str) -> Result<Option<CycleState>, StoreError> {
-    let sql = "SELECT wanted, done, claimed, step, finished, total, not_before, started_at, ended_at, good_at, \
+    let sql = "SELECT requested, done, claimed, step, finished, total, not_before, started_at, ended_at, last_success_at, \
                outcome, message FROM os_cycles WHERE registry = $1";
     let Some(row) = query_one(tx.conn(), sql, [registry.into()]).await? else {
         return Ok(None);
@@ -158,7 +158,7 @@ pub async fn state(tx: &FleetTx, registry: &str) -> Result<Option<CycleState>, S
         not_before: row.try_get_by_index(6)?,
         started_at: row.try_get_by_index(7)?,
         ended_at: row.try_get_by_index(8)?,
-        good_at: row.try_get_by_index(9)?,
+        last_success_at: row.try_get_by_index(9)?,
         outcome: outcome.transpose()?,
         message: row.try_get_by_index(11)?,
     }))

@@ -103,38 +103,38 @@ fn validate(imported: &ImportedOs) -> Result<OsSpec, Conflict> {
     let rule = |rule: String| Conflict::Rule { rule };
     let spec = imported.spec.clone().validated();
     let spec = spec.map_err(|invalid| rule(invalid.to_string()))?;
-    let inside = &imported.details;
+    let details = &imported.details;
     let max_bytes = OsDetails::MAX_PLATFORM_BUNDLE;
-    if inside.platform_bundle.len() > max_bytes {
+    if details.platform_bundle.len() > max_bytes {
         let why = format!("platformBundle: longer than {max_bytes} bytes");
         return Err(rule(why));
     }
-    if inside
+    if details
         .signature
         .as_ref()
         .is_some_and(|one| !one.is_object())
     {
         return Err(rule("signature: not a JSON object".to_owned()));
     }
-    if has_nul(inside) {
+    if has_nul(details) {
         return Err(rule("a text contains the character NUL".to_owned()));
     }
     Ok(spec)
 }
 
-fn has_nul(inside: &OsDetails) -> bool {
+fn has_nul(details: &OsDetails) -> bool {
     let texts = [
-        &inside.registry,
-        &inside.repository,
-        &inside.revision,
-        &inside.platform_bundle,
+        &details.registry,
+        &details.repository,
+        &details.revision,
+        &details.platform_bundle,
     ];
-    let file_texts = inside
+    let file_texts = details
         .files
         .iter()
         .flat_map(|file| [&file.path, &file.source]);
     let mut texts = texts.into_iter().chain(file_texts);
-    texts.any(|text| text.contains('\0')) || inside.signature.as_ref().is_some_and(holds_nul)
+    texts.any(|text| text.contains('\0')) || details.signature.as_ref().is_some_and(holds_nul)
 }
 
 fn holds_nul(json: &Value) -> bool {
@@ -149,11 +149,11 @@ fn holds_nul(json: &Value) -> bool {
 }
 
 /// Checks that the lists exist and keeps them, so that they can be referred to.
-async fn touch_lists(tx: &Tx, inside: &OsDetails, now: Time) -> Result<(), StoreError> {
+async fn touch_lists(tx: &Tx, details: &OsDetails, now: Time) -> Result<(), StoreError> {
     let lists = [
-        (&inside.packages, "installedPackages"),
-        (&inside.existing_cves, "existingCves"),
-        (&inside.fixed_cves, "fixedCves"),
+        (&details.packages, "installedPackages"),
+        (&details.existing_cves, "existingCves"),
+        (&details.fixed_cves, "fixedCves"),
     ];
     for (digest, field) in lists {
         if let Some(digest) = digest
@@ -167,8 +167,8 @@ async fn touch_lists(tx: &Tx, inside: &OsDetails, now: Time) -> Result<(), Store
 }
 
 /// Replaces the details of an operating system.
-async fn write_details(tx: &Tx, os: OsId, inside: &OsDetails) -> Result<(), StoreError> {
-    let sql = "INSERT INTO os_inside (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, \
+async fn write_details(tx: &Tx, os: OsId, details: &OsDetails) -> Result<(), StoreError> {
+    let sql = "INSERT INTO os_details (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, \
                signature, files, packages_digest, existing_cves_digest, fixed_cves_digest, refreshed_at) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
                ON CONFLICT (tenant_id, os_id) DO UPDATE SET registry = excluded.registry, \
@@ -181,17 +181,17 @@ async fn write_details(tx: &Tx, os: OsId, inside: &OsDetails) -> Result<(), Stor
     let values = [
         tx.tenant().uuid().into(),
         os.bits().cast_signed().into(),
-        inside.registry.as_str().into(),
-        inside.repository.as_str().into(),
-        inside.revision.as_str().into(),
-        inside.artifact.to_vec().into(),
-        inside.platform_bundle.as_str().into(),
-        inside.signature.clone().into(),
-        Json(&inside.files).into(),
-        list(inside.packages).into(),
-        list(inside.existing_cves).into(),
-        list(inside.fixed_cves).into(),
-        inside.refreshed_at.into(),
+        details.registry.as_str().into(),
+        details.repository.as_str().into(),
+        details.revision.as_str().into(),
+        details.artifact.to_vec().into(),
+        details.platform_bundle.as_str().into(),
+        details.signature.clone().into(),
+        Json(&details.files).into(),
+        list(details.packages).into(),
+        list(details.existing_cves).into(),
+        list(details.fixed_cves).into(),
+        details.refreshed_at.into(),
     ];
     execute(tx.conn(), sql, values).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Rows of `host_hardware`. The column `told` is generated from the lists and is not written.
+//! Rows of `host_hardware`. The column `parts_json` is generated from the lists and is not written.
 
 use evenkeel_domain::hardware::{Gpu, Nic, Storage, Usb};
 use sea_orm::entity::prelude::*;

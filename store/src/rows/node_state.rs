@@ -38,7 +38,7 @@ pub struct Model {
     pub booted_profile: Option<String>,
     pub booted_image: Option<String>,
     pub waiting: String,
-    pub said_packages_digest: Option<Vec<u8>>,
+    pub reported_packages_digest: Option<Vec<u8>>,
     pub available_digest: Vec<u8>,
     pub bad_images: Json,
 }

@@ -15,7 +15,7 @@ pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]
     pub scope_id: i32,
     pub reason: String,
-    pub made_by: String,
+    pub created_by: String,
     pub since_at: DateTimeUtc,
 }
 

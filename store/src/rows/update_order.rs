@@ -16,7 +16,7 @@ pub struct Model {
     pub given_at: DateTimeUtc,
     pub until_at: DateTimeUtc,
     pub reason: String,
-    pub made_by: String,
+    pub created_by: String,
 }
 
 fields!(Model {
@@ -26,7 +26,7 @@ fields!(Model {
     given_at,
     until_at,
     reason,
-    made_by,
+    created_by,
 });
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

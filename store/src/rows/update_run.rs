@@ -39,7 +39,7 @@ pub struct Model {
     pub granted_kind: Option<String>,
     pub granted_id: Option<i32>,
     pub packages_digest: Option<Vec<u8>>,
-    pub account: JsonColumn<RunReport>,
+    pub report: JsonColumn<RunReport>,
     pub image: Option<JsonColumn<ImageChange>>,
 }
 
@@ -69,7 +69,7 @@ fields!(Model {
     granted_kind,
     granted_id,
     packages_digest,
-    account,
+    report,
     image,
 });
 

@@ -470,7 +470,7 @@ async fn every_table_read_by_decisions_is_in_the_change_log() {
     let audited = audited_tables(&tx).await;
     let unlogged: Vec<_> = after.keys().filter(|one| !audited.contains(*one)).collect();
     assert_eq!(unlogged, Vec::<&String>::new());
-    for table in ["node_states", "regions", "update_policies", "brake_slots"] {
+    for table in ["node_states", "regions", "update_policies", "update_slots"] {
         assert!(after.contains_key(table), "{table} was not read: {after:?}");
     }
     assert_eq!(after.len(), 15, "{after:?}");

@@ -325,7 +325,7 @@ async fn an_update_that_changes_nothing_is_not_logged() {
         ("hosts", "note"),
         ("node_states", "facts"),
         ("update_runs", "state"),
-        ("brake_slots", "since_at"),
+        ("update_slots", "since_at"),
         ("update_policies", "sources"),
     ] {
         execute_sql(&store, &format!("UPDATE {table} SET {column} = {column}")).await;

@@ -101,7 +101,7 @@ async fn requests_share_one_cycle_with_one_holder() {
         (ended.progress.step, ended.progress.finished),
         (CycleStep::Idle, 0)
     );
-    assert_eq!(ended.good_at, ended.ended_at);
+    assert_eq!(ended.last_success_at, ended.ended_at);
     assert_eq!(claim(&store, BOB, LEASE).await, None, "no further request");
 }
 
@@ -262,7 +262,7 @@ async fn no_cycle_begins_before_the_time_that_the_registry_set() {
     let store = fresh_store().await;
     let mine = begin_cycle(&store).await;
     finish(&store, &mine).await;
-    let good_at = cycle_state(&store).await.good_at;
+    let last_success_at = cycle_state(&store).await.last_success_at;
     let rest = async |until| {
         let mine = begin_cycle(&store).await;
         let ended = CycleResult {
@@ -278,8 +278,8 @@ async fn no_cycle_begins_before_the_time_that_the_registry_set() {
         .await
         .expect("a cycle after that time");
     finish(&store, &mine).await;
-    let good_since = cycle_state(&store).await.good_at;
-    assert!(good_since > good_at);
+    let good_since = cycle_state(&store).await.last_success_at;
+    assert!(good_since > last_success_at);
     assert_eq!(cycle_state(&store).await.not_before, None);
     let until = NOON + TimeDelta::days(36_500);
     rest(until).await;
@@ -288,7 +288,10 @@ async fn no_cycle_begins_before_the_time_that_the_registry_set() {
     assert_eq!(waiting.not_before, Some(until));
     assert_eq!(waiting.outcome, Some(CycleOutcome::Failed));
     assert_eq!(waiting.message, "busy");
-    assert_eq!(waiting.good_at, good_since, "the last good time stays");
+    assert_eq!(
+        waiting.last_success_at, good_since,
+        "the last good time stays"
+    );
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -454,7 +457,7 @@ async fn the_catalogue_is_visible_only_to_the_fleet() {
     let count_sql = |scope: String, rows: u32| {
         format!(
             "DO $$ DECLARE one text; seen bigint; BEGIN PERFORM set_config('evenkeel.tenant', '{scope}', true); \
-             FOREACH one IN ARRAY ARRAY['os_cycles', 'os_artifacts', 'os_sides'] LOOP \
+             FOREACH one IN ARRAY ARRAY['os_cycles', 'os_artifacts', 'os_attachments'] LOOP \
              EXECUTE format('SELECT count(*) FROM %I', one) INTO seen; \
              IF seen <> {rows} THEN RAISE '% shows % rows', one, seen; END IF; END LOOP; END $$"
         )

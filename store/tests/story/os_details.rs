@@ -166,9 +166,9 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
     let tenant = create_project(&store, "ours").await;
     let first = edge("3.0.1");
     let os = import_new(&store, tenant, &first).await;
-    let (profile, inside) = load_profile(&store, tenant, os).await;
+    let (profile, details) = load_profile(&store, tenant, os).await;
     assert_eq!(
-        (profile.spec, inside),
+        (profile.spec, details),
         (first.spec.clone(), first.details.clone())
     );
 
@@ -192,8 +192,8 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
         import(&store, tenant, &later).await,
         ImportOutcome::Updated(os)
     );
-    let (profile, inside) = load_profile(&store, tenant, os).await;
-    assert_eq!((profile.spec, inside), (first.spec.clone(), later.details));
+    let (profile, details) = load_profile(&store, tenant, os).await;
+    assert_eq!((profile.spec, details), (first.spec.clone(), later.details));
     let tx = store.tenant(tenant).await.expect("a transaction");
     let log = async |kind| {
         changes::list_for_resource(&tx, kind, os.bits())
@@ -201,7 +201,7 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
             .expect("read")
             .len()
     };
-    assert_eq!((log("os").await, log("os_inside").await), (1, 2));
+    assert_eq!((log("os").await, log("os_details").await), (1, 2));
 
     // Another revision of the profile with the same image.
     let mut second = first.clone();
@@ -215,12 +215,12 @@ async fn an_operating_system_is_created_once_and_then_follows_its_profile() {
         import(&store, tenant, &second).await,
         ImportOutcome::Updated(os)
     );
-    let (profile, inside) = load_profile(&store, tenant, os).await;
+    let (profile, details) = load_profile(&store, tenant, os).await;
     let expected = OsSpec {
         name: first.spec.name,
         ..second.spec
     };
-    assert_eq!((profile.spec, inside), (expected, second.details));
+    assert_eq!((profile.spec, details), (expected, second.details));
 }
 
 #[tokio::test]
@@ -311,10 +311,10 @@ async fn an_entry_created_by_hand_is_adopted() {
     };
     let (outcome, ()) = join(importing, commit).await;
     assert_eq!(outcome, ImportOutcome::Updated(os));
-    let (profile, inside) = load_profile(&store, tenant, os).await;
+    let (profile, details) = load_profile(&store, tenant, os).await;
     assert_eq!(profile.spec.name, "ours");
     assert_eq!(profile.spec.description, imported.spec.description);
-    assert_eq!(inside, imported.details);
+    assert_eq!(details, imported.details);
 }
 
 #[tokio::test]
@@ -459,8 +459,8 @@ async fn an_invalid_import_does_not_disturb_its_transaction() {
     let ImportOutcome::Created { os, .. } = before else {
         panic!("{before:?}");
     };
-    let (_, inside) = load_profile(&store, tenant, os).await;
-    assert_eq!(inside, edge("3.0.2").details);
+    let (_, details) = load_profile(&store, tenant, os).await;
+    assert_eq!(details, edge("3.0.2").details);
 }
 
 /// The longest values that are accepted.
@@ -473,8 +473,8 @@ async fn values_at_their_limits_are_stored() {
     imported.spec.image_signatures = vec![format!("{}:{}", "1".repeat(64), "x".repeat(191)); 8];
     imported.details.signature = Some(json!({ "a": "\\u0000", "b": [1, 2.5, null, true] }));
     let os = import_new(&store, tenant, &imported).await;
-    let (profile, inside) = load_profile(&store, tenant, os).await;
-    assert_eq!((profile.spec, inside), (imported.spec, imported.details));
+    let (profile, details) = load_profile(&store, tenant, os).await;
+    assert_eq!((profile.spec, details), (imported.spec, imported.details));
 }
 
 #[tokio::test]

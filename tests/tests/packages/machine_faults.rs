@@ -248,7 +248,7 @@ fn an_unreadable_journal_is_moved_away_and_reported(stage: &Stage) {
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
     let moved = member.node.sh(&format!("cat {journal}.corrupt-0"));
     assert_eq!(moved, "{\"format\":1,\"attempt\":{\"att");
-    let condition = member.condition_message("agent_trouble");
+    let condition = member.condition_message("agent_error");
     assert!(condition.contains("journal"), "{condition:?}");
 }
 

@@ -133,13 +133,13 @@ fn limits_that_others_could_have_written_allow_nothing(stage: &Stage) {
     let run = member.update_to("failed");
     assert_failure(&run, &["limits"], &[LIMITS]);
     member.assert_packages(&[("demo-hello", "1.0 installed")]);
-    let condition = member.condition_message("agent_trouble");
+    let condition = member.condition_message("agent_error");
     assert!(condition.contains(LIMITS), "{condition:?}");
 
     // The condition ends when the file is fixed.
     member.node.sh(&format!("chmod 644 {LIMITS}"));
     assert!(member.agent_once().status.success());
-    assert_eq!(member.condition_message("agent_trouble"), "");
+    assert_eq!(member.condition_message("agent_error"), "");
 }
 
 fn a_file_that_inhibits_updates_blocks_them_until_it_is_removed(stage: &Stage) {

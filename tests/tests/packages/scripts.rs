@@ -63,16 +63,16 @@ fn a_failing_postinst_is_reported_with_the_command_that_repairs_it(stage: &Stage
     assert!(status.audit.contains("demo-bad"), "{status:#?}");
     assert!(!status.audit.contains("demo-hello"), "{status:#?}");
     let packages = run["packages"].as_array().expect("packages");
-    let states = packages
+    let package_states = packages
         .iter()
         .map(|one| json!([one["name"], one["state"]]));
-    let states: Vec<_> = states.collect();
+    let package_states: Vec<_> = package_states.collect();
     assert!(
-        states.contains(&json!(["demo-bad", "half-configured"])),
+        package_states.contains(&json!(["demo-bad", "half-configured"])),
         "{run:#}"
     );
     assert!(
-        states.contains(&json!(["demo-hello", "installed"])),
+        package_states.contains(&json!(["demo-hello", "installed"])),
         "{run:#}"
     );
 

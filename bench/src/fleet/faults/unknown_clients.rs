@@ -222,7 +222,7 @@ impl UnknownClient {
             ClientState::Polling(client) => {
                 client
                     .poll_until_closed(self.behaviour == ClientBehaviour::ReadsSlowly)
-                    .await
+                    .await;
             }
         }
         self.send_event(ClientEvent::Closed(self.behaviour, since.elapsed()));

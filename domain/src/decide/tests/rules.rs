@@ -43,7 +43,7 @@ fn a_target_stored_by_an_older_release_is_continued() {
     let careful = careful();
     let frozen: Target = serde_json::from_value(json!({
         "policy": careful.id,
-        "wish": {"packages": {"exactly": null, "sources": [], "kernel_command": ""}},
+        "kind": {"packages": {"exactly": null, "sources": [], "kernel_command": ""}},
     }))
     .expect("a target as older releases stored it");
     assert_eq!(frozen.min_age_days(), 0);

@@ -62,7 +62,7 @@ fn an_image_target_stored_by_an_older_release_is_continued() {
     let (policy, base) = image_target();
     let frozen: Target = serde_json::from_value(json!({
         "policy": policy.id,
-        "wish": {"image": {
+        "kind": {"image": {
             "os": OsId::nth(2), "name": "Edge 3.0.10", "profile_name": "edge", "image_id": "3.0.10",
             "url": "edge/3.0.10.raw.gz", "sha256": digest(2),
         }},

@@ -185,7 +185,7 @@ fn facts_json(facts: &Facts, agent_errors: &[String]) -> Value {
         "slots": slots::image_slots(&facts.slots),
         "badImages": slots::failed_images(&facts.bad_images),
         "audit": facts.audit,
-        "troubles": agent_errors,
+        "agentErrors": agent_errors,
         "limits": cut(&storable(&facts.limits), MAX_LIMITS_BYTES),
     })
 }

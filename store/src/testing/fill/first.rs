@@ -239,7 +239,7 @@ async fn create_run(
         },
         follows: None,
     };
-    let account = RunReport {
+    let report = RunReport {
         phases: vec![PhaseSpan {
             phase: "apply".into(),
             millis: 4_200,
@@ -253,7 +253,7 @@ async fn create_run(
                 .map(package_change)
                 .into(),
         ),
-        report: Some(account),
+        report: Some(report),
         ..Evidence::default()
     };
     let (timeouts, (started, ended)) = (RunTimeouts::default(), others::times(0, now));
