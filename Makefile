@@ -61,8 +61,10 @@ tests: ## all tests, with their output (POLLS=n, ROUNDS=n: size of the long ones
 	  $(step) tests cargo test --workspace --locked
 
 .PHONY: generate
-generate: ## regenerate the committed generated files (protobuf code, openapi.json)
-	@UPDATE_GENERATED=1 $(step) generate cargo test --locked -p evenkeel-proto -p evenkeel-domain -p evenkeel-inventory -p evenkeel-server
+generate: ## regenerate the committed generated files (protobuf code, openapi.json, run states, pages of docs/reference)
+	@UPDATE_GENERATED=1 $(step) generate cargo test --locked -p evenkeel-proto -p evenkeel-domain -p evenkeel-inventory \
+	  --lib --test generated --test rest -- current the_table_in_the_documents
+	@UPDATE_GENERATED=1 $(step) reference cargo test --locked -p evenkeel-tests --test reference
 
 .PHONY: bench
 bench: ## measure the cost of a poll, with 1,000 and 10,000 hosts (release build)

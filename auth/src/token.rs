@@ -28,12 +28,12 @@ const MAX_TOKEN_BYTES: usize = 8 * 1024;
 const INVALID_TOKEN_JSON: AuthError = AuthError::Malformed("a part is not the JSON of a token");
 
 /// Settings of an [`Authority`].
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Issuer of our tokens: the claim `iss`.
+    /// Issuer of the tokens that this server issues: the claim `iss`.
     pub issuer: String,
-    /// Audience of our tokens: the claim `aud`.
+    /// Audience of the tokens that this server issues: the claim `aud`.
     pub audience: String,
     /// Approximate number of verified tokens that are cached, so that a token is not verified again
     /// for each request. Each takes about 250 bytes.

@@ -2,18 +2,19 @@
 
 use std::io::{self, IsTerminal};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Format and level of the log.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
     /// Format of a log line.
     pub format: LogFormat,
-    /// What is logged: a level (`info`) or directives for modules (`info,evenkeel_store=debug`).
+    /// Lowest level that is logged (`error`, `warn`, `info`, `debug` or `trace`), optionally with
+    /// other levels for modules: `info,hyper=debug`.
     pub level: String,
 }
 
@@ -27,10 +28,10 @@ impl Default for LogConfig {
 }
 
 /// Format of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For humans; coloured on a terminal.
+    /// Text for people, coloured on a terminal.
     Text,
     /// One JSON object per line.
     Json,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_domain::run::RunTimeouts;
 use evenkeel_store::decisions::PlanningLimits;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::admission::concurrency::LoadSettings;
 use crate::admission::rate_limit::RateLimitSettings;
@@ -14,36 +14,39 @@ use crate::poll::cache::AnswerCacheSettings;
 use crate::poll::long_poll::LongPollSettings;
 
 /// Settings of the maintenance manager.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// How often a node polls, plus or minus a tenth.
+    /// Interval between two polls of a node, plus or minus a tenth. Under load the server raises it,
+    /// up to `load.max_poll_interval`.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
     /// How long a node's credential is valid. It is renewed when a third of this time is left.
     #[serde(with = "humantime_serde")]
     pub credential_lifetime: Duration,
-    /// How long before its window a node may download.
+    /// How long before its maintenance window a node may download.
     #[serde(with = "humantime_serde")]
     pub fetch_ahead: Duration,
-    /// The length of a window of an open-ended schedule.
+    /// Length of a maintenance window whose schedule has no end.
     #[serde(with = "humantime_serde")]
     pub max_window: Duration,
-    /// How often contact times are written.
+    /// Interval at which the contact times of nodes are written to the database.
     #[serde(with = "humantime_serde")]
     pub contact_write_interval: Duration,
-    /// How often open runs are checked.
+    /// Interval at which the server checks open runs for timeouts. At least 100 ms.
     #[serde(with = "humantime_serde")]
     pub run_check_interval: Duration,
-    /// How long a run may stay in each state.
+    /// Maximum time of a run in each state. A run that exceeds it is abandoned.
     pub run_timeouts: RunTimeoutSettings,
-    /// After how long without contact a node is shown as silent.
+    /// Time without contact after which a node counts as silent. At least twice the sum of
+    /// `poll_interval` and `contact_write_interval`.
     #[serde(with = "humantime_serde")]
     pub silence_timeout: Duration,
-    /// How often the server checks for silent nodes.
+    /// Interval at which the server checks for silent nodes. At least 100 ms.
     #[serde(with = "humantime_serde")]
     pub silence_check_interval: Duration,
-    /// How often the server checks for image changes, in addition to notifications.
+    /// Interval at which the server checks for changes of images, in addition to notifications. At
+    /// least 100 ms.
     #[serde(with = "humantime_serde")]
     pub image_check_interval: Duration,
     /// How long a run is kept after its end, unless its project overrides it; 0 keeps runs forever.
@@ -56,15 +59,15 @@ pub struct Settings {
     /// seconds, minutes, hours, days of the month, months and days of the week. If both day fields
     /// are restricted, a day needs to match only one of them.
     pub housekeeping_schedule: String,
-    /// The rate limit for each node.
+    /// Rate limit of calls for each node.
     pub rate_limit: RateLimitSettings,
-    /// The cache of poll answers.
+    /// Cache of poll answers.
     pub answer_cache: AnswerCacheSettings,
-    /// The batches in which polls are evaluated that are not cached.
+    /// Batches of polls that the cache cannot answer.
     pub poll_batch: PollBatchSettings,
-    /// The long polls.
+    /// Long polls: polls that wait for a change.
     pub long_poll: LongPollSettings,
-    /// The load limits.
+    /// Limits of the load, and what happens under load.
     pub load: LoadSettings,
 }
 
@@ -104,25 +107,25 @@ impl Default for Settings {
 }
 
 /// How long a run may stay in each open state before it times out.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunTimeoutSettings {
-    /// Downloading.
+    /// Downloading the update.
     #[serde(with = "humantime_serde")]
     pub downloading: Duration,
-    /// Waiting for its gate.
+    /// Downloaded, and waiting for permission to start.
     #[serde(with = "humantime_serde")]
     pub staged: Duration,
-    /// Applying changes.
+    /// Applying the changes.
     #[serde(with = "humantime_serde")]
     pub applying: Duration,
-    /// Rebooting.
+    /// Rebooting into the changed system.
     #[serde(with = "humantime_serde")]
     pub rebooting: Duration,
     /// Verifying the running system.
     #[serde(with = "humantime_serde")]
     pub verifying: Duration,
-    /// Reverting.
+    /// Reverting the changes.
     #[serde(with = "humantime_serde")]
     pub reverting: Duration,
 }

@@ -6,25 +6,28 @@ use std::path::PathBuf;
 use evenkeel_domain::os::catalogue::CatalogSelection;
 use evenkeel_kit::Secret;
 use evenkeel_registry::{Limits, SignaturePolicy};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Upper bound of `parallel`.
 const MAX_PARALLEL_FETCHES: usize = 64;
 
 /// Settings of the OS resource manager.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// When registries are synced: a cron expression in UTC with the fields seconds, minutes, hours, days of the
     /// month, months and days of the week. If both day fields are restricted, a day needs to match only one of them.
     pub sync_schedule: String,
-    /// Whether registries are also synced when the process starts.
+    /// Whether registries are synced when the process starts, in addition to the schedule.
     pub at_start: bool,
-    /// How many profiles or documents are fetched concurrently from one registry.
+    /// Maximum number of profiles or documents that are fetched concurrently from one registry, from 1
+    /// to 64.
     pub parallel: usize,
-    /// Default selection of projects.
+    /// Profiles of projects that have no selection of their own. Without `registry` and `revision`,
+    /// these projects take no profiles.
     pub default: DefaultProfile,
-    /// The registries, by the names that projects use.
+    /// Access to a registry. NAME is the name that projects use. Secrets are in files, which the
+    /// server reads again for each sync.
     pub registries: BTreeMap<String, RegistrySettings>,
 }
 
@@ -41,35 +44,36 @@ impl Default for Settings {
 }
 
 /// Default selection of projects. Without a registry and a revision, projects take nothing by default.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DefaultProfile {
-    /// Name of a registry.
+    /// Name of the registry.
     pub registry: Option<String>,
-    /// Tags to take: `0.8.11` or `main` is that tag, `~0.8.11` is its patches.
+    /// Tags to take: `0.8.11` or `main` is that tag, `~0.8.11` is that release and its patches.
     pub revision: Option<String>,
-    /// Profiles to take.
+    /// Names of the profiles to take. If not set: all.
     pub enabled: Option<Vec<String>>,
-    /// Profile for nodes without a selected one.
+    /// Name of the profile for nodes without a selected profile.
     pub default_profile: Option<String>,
 }
 
 /// A registry and its access. Secrets are in files, which are read again for each sync.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistrySettings {
-    /// Address: `https://host`, `http://host` or `oci:/folder`.
+    /// Address: `https://HOST`, `http://HOST` or `oci:/DIRECTORY`.
     pub address: String,
     /// Whether access without TLS is allowed.
     #[serde(default)]
     pub plain_http: bool,
-    /// Prefix of a profile name that makes its repository name, with a slash at its end.
+    /// Prefix of the repositories of profiles, with a slash at its end. The repository of a profile
+    /// is the prefix and the name of the profile.
     #[serde(default)]
     pub prefix: String,
-    /// Base URL of files that a profile names without a host.
+    /// Base URL of files whose address in a profile has no host.
     #[serde(default)]
     pub files_url: Option<String>,
-    /// User name.
+    /// User name. Needs `password_file`.
     #[serde(default)]
     pub username: Option<String>,
     /// File with the password of the user.
@@ -78,11 +82,13 @@ pub struct RegistrySettings {
     /// File with a token, instead of a user name and a password.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// File with the only CA certificates to trust, in PEM; without, the system's.
+    /// File with the only CA certificates to trust, in PEM. If not set: the certificates of the
+    /// system.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Address of a proxy, or `none`; without, the proxy of the environment.
-    #[serde(default)]
+    /// Proxy to reach the registry: `http://[USER:PASSWORD@]HOST:PORT`, or `none` for no proxy. If
+    /// not set, the environment variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` apply.
+    #[serde(default, skip_serializing)]
     pub proxy: Option<Secret>,
     /// What to do with profiles without a valid signature by one of `keys`.
     #[serde(default)]
@@ -90,8 +96,8 @@ pub struct RegistrySettings {
     /// Files with the trusted public keys, each in PEM.
     #[serde(default)]
     pub keys: Vec<PathBuf>,
-    /// Additional hosts to fetch files from, with or without a port. The registry's host and that of `files_url` are
-    /// always allowed.
+    /// Additional hosts that files are fetched from, with or without a port. The hosts of `address`
+    /// and `files_url` are always allowed.
     #[serde(default)]
     pub allow_hosts: Vec<String>,
     /// Size and time limits. Not configurable.

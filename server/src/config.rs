@@ -2,6 +2,7 @@
 //! command line. Each section belongs to one part of the server. An unknown key is an error.
 
 mod auth;
+mod defaults;
 mod files;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,32 +18,39 @@ use evenkeel_maintenance_manager::MAX_MESSAGE_BYTES;
 use evenkeel_store::decisions::PlanningLimits;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Cli;
 
 use auth::AuthConfig;
 pub(crate) use auth::{IssuerConfig, LoginConfig, is_origin};
+pub use defaults::default_settings;
 pub(crate) use files::FilesConfig;
 
 /// Default configuration file.
 const DEFAULT_CONFIG_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
     /// Directory for keys, certificates and the private Postgres.
     pub(crate) data_dir: PathBuf,
-    /// Maximum duration of a graceful shutdown.
+    /// Maximum duration of a graceful shutdown. Then open calls are aborted.
     #[serde(with = "humantime_serde")]
     pub(crate) shutdown_timeout: Duration,
     pub(crate) log: LogConfig,
+    /// Connection to Postgres.
     pub(crate) database: DatabaseConfig,
     pub(crate) rest: RestConfig,
     pub(crate) southbound: SouthboundConfig,
     pub(crate) admin: AdminConfig,
+    /// Authentication of users and programs, signing keys and certificate authority.
     pub(crate) auth: AuthConfig,
+    /// The service that agents poll. It is used by `evenkeeld all` and `evenkeeld
+    /// maintenance-manager`.
     pub(crate) maintenance_manager: evenkeel_maintenance_manager::Settings,
+    /// The catalogue of operating systems and its registries. It is used by `evenkeeld all` and
+    /// `evenkeeld os-resource-manager`.
     pub(crate) os_resource_manager: evenkeel_os_resource_manager::Settings,
     pub(crate) files: FilesConfig,
 }
@@ -69,10 +77,11 @@ impl Default for Config {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DatabaseConfig {
     /// Connection URL, `postgres://…`. Without it, `evenkeeld all` starts a private Postgres.
+    #[serde(skip_serializing)]
     pub(crate) url: Option<Secret>,
     /// Directory of the Postgres installations for the private Postgres: one directory per version,
     /// each with a `bin` directory.
@@ -98,10 +107,12 @@ impl Default for DatabaseConfig {
 
 /// Listener of the REST API. It serves plain HTTP: put an ingress with TLS in front of it, or bind
 /// it to a local address.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RestConfig {
+    /// Listen address. Port 0 lets the system choose a port.
     pub(crate) listen: SocketAddr,
+    /// Maximum number of open connections. Further connections wait until one is closed.
     pub(crate) max_connections: usize,
     /// Maximum time to receive the header of a request.
     #[serde(with = "humantime_serde")]
@@ -134,9 +145,10 @@ impl Default for RestConfig {
 }
 
 /// Listener for agents: gRPC over TLS.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SouthboundConfig {
+    /// Listen address. Port 0 lets the system choose a port.
     pub(crate) listen: SocketAddr,
     /// Additional DNS names and IP addresses of the server's certificate. The names of this machine
     /// are always included.
@@ -150,6 +162,8 @@ pub(crate) struct SouthboundConfig {
     /// digest. Without it, agents verify the certificate with the root certificates of their
     /// system.
     pub(crate) ca: Option<PathBuf>,
+    /// Maximum number of open connections. Further connections wait until one is closed. Each
+    /// connection needs a file descriptor.
     pub(crate) max_connections: usize,
     /// Maximum number of connections per client address; 0 for no limit. All nodes behind one NAT
     /// router share an address.
@@ -163,7 +177,7 @@ pub(crate) struct SouthboundConfig {
     #[serde(with = "humantime_serde")]
     pub(crate) handshake_timeout: Duration,
     /// Maximum lifetime of a connection without an authenticated call; 0 for no limit. It should be
-    /// longer than the time-out of a message and the retry delay of refused calls.
+    /// longer than the timeout of a message and the retry delay of refused calls.
     #[serde(with = "humantime_serde")]
     pub(crate) authentication_timeout: Duration,
     /// Maximum duration of a call; must be longer than the longest long poll.
@@ -195,9 +209,10 @@ impl Default for SouthboundConfig {
 }
 
 /// Listener for health, readiness and metrics.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AdminConfig {
+    /// Listen address. The listener has no authentication: bind it to a local or private address.
     pub(crate) listen: SocketAddr,
 }
 

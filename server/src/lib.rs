@@ -43,6 +43,8 @@ mod tools;
 use tikv_jemallocator::Jemalloc;
 
 pub use cli::Cli;
+pub use config::default_settings;
+pub use observe::{METRIC_GROUPS, MetricDescription, MetricGroup, MetricKind};
 pub use start::run;
 
 /// A list of 100 hosts needs about 10,000 small allocations. jemalloc makes such a list a sixth

@@ -2,6 +2,8 @@
 //! a peer chooses.
 
 mod calls;
+mod metric;
+mod metric_list;
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,8 @@ use tokio::time::MissedTickBehavior;
 use crate::memory;
 
 pub(crate) use calls::CallMetricsLayer;
+pub use metric::{MetricDescription, MetricGroup, MetricKind};
+pub use metric_list::METRIC_GROUPS;
 
 const DURATION_BUCKETS_SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
@@ -32,14 +36,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) fn install(life: &Lifecycle) -> anyhow::Result<PrometheusHandle> {
     let handle = install_recorder().context("cannot install the metrics recorder")?;
     spawn_upkeep(handle.clone(), life);
-    describe_requests();
-    describe_connections();
-    describe_process();
-    describe_polls();
-    describe_answer_cache();
-    describe_load();
-    describe_catalogue();
-    describe_files();
+    metric_list::register_descriptions();
     Ok(handle)
 }
 
@@ -66,186 +63,6 @@ fn spawn_upkeep(metrics: PrometheusHandle, life: &Lifecycle) {
             }
         }
     });
-}
-
-fn describe_requests() {
-    metrics::describe_counter!(
-        "evenkeel_http_requests_total",
-        "Requests to the REST API that were answered."
-    );
-    metrics::describe_histogram!(
-        "evenkeel_http_request_seconds",
-        "Duration of requests to the REST API in seconds."
-    );
-    metrics::describe_counter!(
-        "evenkeel_grpc_calls_total",
-        "Calls of agents that were answered."
-    );
-    metrics::describe_histogram!(
-        "evenkeel_grpc_call_seconds",
-        "Duration of calls of agents in seconds, including waiting time."
-    );
-}
-
-fn describe_connections() {
-    metrics::describe_gauge!("evenkeel_connections", "Open connections.");
-    metrics::describe_counter!(
-        "evenkeel_connections_full_total",
-        "Number of times that the connection limit was reached."
-    );
-    metrics::describe_counter!(
-        "evenkeel_connections_unauthenticated_total",
-        "Connections of agents that were closed because they had no authenticated call in time."
-    );
-}
-
-fn describe_process() {
-    metrics::describe_gauge!(
-        "process_resident_memory_bytes",
-        "Resident memory of this process in bytes."
-    );
-    metrics::describe_gauge!(
-        "process_cpu_seconds_total",
-        "CPU time of this process in seconds."
-    );
-}
-
-fn describe_polls() {
-    metrics::describe_counter!(
-        "evenkeel_poll_requests_total",
-        "Polls by result: hit (answered from the cache), miss (answered from the database), write (something was \
-         written), long_poll (answered at the end of a long poll) or refused."
-    );
-    metrics::describe_gauge!("evenkeel_long_poll_open", "Open long polls.");
-    metrics::describe_counter!(
-        "evenkeel_long_poll_wakeups_total",
-        "Long polls that were woken, by reason: recheck, superseded (by a newer poll of the node) or draining (the process stops)."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_poll_batch_waiting",
-        "Polls that wait for a batch."
-    );
-    metrics::describe_histogram!("evenkeel_poll_batch_size", "Number of polls in a batch.");
-    metrics::describe_histogram!(
-        "evenkeel_poll_batch_seconds",
-        "Duration of a batch in seconds."
-    );
-    metrics::describe_histogram!(
-        "evenkeel_contacts_batch",
-        "Number of contact times that were written in one batch."
-    );
-}
-
-fn describe_answer_cache() {
-    metrics::describe_gauge!(
-        "evenkeel_answer_cache_age_seconds",
-        "Age of the data in the answer cache in seconds."
-    );
-    metrics::describe_gauge!("evenkeel_answer_cache_nodes", "Nodes in the answer cache.");
-    metrics::describe_gauge!(
-        "evenkeel_answer_cache_answers",
-        "Different answers in the answer cache."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_answer_cache_bytes",
-        "Memory of the answer cache in bytes."
-    );
-    metrics::describe_counter!(
-        "evenkeel_answer_cache_stale_total",
-        "Changes that invalidated cached answers, by scope: a node, a site, a project, the slots of an \
-         assignment, or all."
-    );
-    metrics::describe_counter!(
-        "evenkeel_answer_cache_rebuilds_total",
-        "Rebuilds of the answer cache, by reason."
-    );
-    metrics::describe_counter!(
-        "evenkeel_answer_cache_mismatches_total",
-        "Cached answers that differed from the database. Must stay 0."
-    );
-    metrics::describe_histogram!(
-        "evenkeel_fence_wait_seconds",
-        "Time that a start permit waited until the cache had read all earlier changes, in seconds."
-    );
-    metrics::describe_counter!(
-        "evenkeel_log_rows_total",
-        "Rows of the change log that were read."
-    );
-    metrics::describe_histogram!(
-        "evenkeel_log_pass_seconds",
-        "Duration of one read of the change log in seconds."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_log_lag_seconds",
-        "Time since the change log was last read completely, in seconds. Rows of open transactions cannot be read yet."
-    );
-}
-
-fn describe_load() {
-    metrics::describe_counter!(
-        "evenkeel_overload_refused_total",
-        "Calls that were refused because of overload, by kind: query, write, awaiting_body (the message did not \
-         arrive), message_memory (no memory left for the message), memory (no memory left for the connection), \
-         writers (too many waiting writers), database (too many calls that query the database) or poll_batch (waited too long for a batch)."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_load_pressure",
-        "Load: 0 is idle, 1 is the maximum that the server can sustain."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_poll_interval_seconds",
-        "Poll interval that nodes currently get, in seconds."
-    );
-    metrics::describe_counter!(
-        "evenkeel_handshakes_total",
-        "TLS handshakes of agents by outcome: ok, failed (including refused connections) or slow (timed out)."
-    );
-}
-
-fn describe_catalogue() {
-    metrics::describe_counter!(
-        "evenkeel_os_cycles_total",
-        "Syncs with registries of operating systems, by outcome: succeeded, partial or failed."
-    );
-    metrics::describe_histogram!(
-        "evenkeel_os_cycle_seconds",
-        "Duration of a sync in seconds."
-    );
-    metrics::describe_counter!(
-        "evenkeel_os_requests_total",
-        "Requests to registries and for attachments, by outcome: good, or the error."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_os_findings",
-        "Findings in the sync reports of projects, by kind."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_os_last_good_seconds",
-        "Time since the last sync of a registry without findings, in seconds."
-    );
-    metrics::describe_counter!(
-        "evenkeel_image_changes_total",
-        "Nodes for which a change of the images changed the newest image."
-    );
-}
-
-fn describe_files() {
-    metrics::describe_counter!(
-        "evenkeel_files_requests_total",
-        "Requests for files, by outcome: full, partial, not_modified, or the error."
-    );
-    metrics::describe_counter!(
-        "evenkeel_files_fetched_total",
-        "Files that were fetched, by outcome: good, or the error."
-    );
-    metrics::describe_gauge!(
-        "evenkeel_files_cache_bytes",
-        "Size of the stored files and of the space reserved for downloads, in bytes."
-    );
-    metrics::describe_counter!(
-        "evenkeel_files_evicted_total",
-        "Files that were removed to make room for others."
-    );
 }
 
 /// Counts requests to the REST router by route.

@@ -10,7 +10,7 @@ use crate::model::Sha256;
 
 /// Keep this node up to date.
 #[derive(Debug, Parser)]
-#[command(name = "evenkeel-agent", version, about, max_term_width = 100)]
+#[command(name = "evenkeel-agent", version, max_term_width = 100)]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]
@@ -65,7 +65,7 @@ pub struct EnrollArgs {
     /// Paths of the agent.
     #[command(flatten)]
     pub paths: PathArgs,
-    /// URL of the server, such as <https://HOST:PORT>.
+    /// URL of the server, such as `https://HOST:PORT`.
     #[arg(long, value_name = "URL")]
     pub server: String,
     /// Join token. Other users of this machine can see it while the command runs: prefer

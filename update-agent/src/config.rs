@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 use evenkeel_kit::telemetry::LogConfig;
 use figment::Figment;
 use figment::providers::{Env, Format, Toml};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::agent::Intervals;
 use crate::gate::GateSettings;
@@ -23,12 +23,12 @@ pub use self::image::{HealthConfig, ImageConfig, WatchdogPolicy};
 pub const CONFIG_FILE: &str = "/etc/evenkeel/agent.toml";
 
 /// Settings of the agent.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Root directory to manage.
     pub root: PathBuf,
-    /// State directory of the agent; by default in the managed root.
+    /// State directory of the agent. If not set: `/var/lib/evenkeel-agent` in the managed root.
     pub state_dir: Option<PathBuf>,
     /// Time limit for an answer of the server, in addition to the duration of a long poll.
     #[serde(with = "humantime_serde")]
@@ -46,7 +46,7 @@ pub struct Config {
     /// Maximum time between two polls, even if the server requests more.
     #[serde(with = "humantime_serde")]
     pub max_poll_interval: Duration,
-    /// How long a stop waits for the current step.
+    /// How long the agent waits for the current step when it is stopped.
     #[serde(with = "humantime_serde")]
     pub stop_grace_period: Duration,
     /// Proxy to reach the server, `http://[USER:PASSWORD@]HOST:PORT`; empty for none. apt has its
@@ -62,12 +62,12 @@ pub struct Config {
     pub packages: PackagesConfig,
     /// How images are downloaded, armed and tried.
     pub image: ImageConfig,
-    /// Logging.
+    /// Format and level of the log.
     pub log: LogConfig,
 }
 
 /// Conditions of the machine for the start of a change.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GateConfig {
     /// Minimum battery charge without external power, in percent.
@@ -82,7 +82,7 @@ pub struct GateConfig {
 }
 
 /// How the node reboots after a change that needs it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RebootConfig {
     /// Program and arguments, run without a shell; empty if the agent cannot reboot the node.
@@ -93,7 +93,7 @@ pub struct RebootConfig {
 }
 
 /// Time limits of apt and dpkg.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PackagesConfig {
     /// Time limit for queries and simulations.

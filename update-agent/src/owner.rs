@@ -20,7 +20,7 @@ use figment::Figment;
 use figment::providers::{Format, Toml};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::{Failure, FailureKind, PackageSpec, UpdatePlan};
 use crate::paths::AgentPaths;
@@ -38,7 +38,7 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 const MAX_SUMMARY_BYTES: usize = 1000;
 
 /// Limits of the owner. The default allows everything except unsigned images.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnerLimits {
     /// Allowed suites of packages, as sources name them; empty for any.
@@ -62,7 +62,7 @@ pub struct OwnerLimits {
 }
 
 /// Limits of images.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageLimits {
     /// Whether an image may run that no key of the machine has signed. Only this file can allow it.
@@ -70,7 +70,7 @@ pub struct ImageLimits {
 }
 
 /// When the agent may reboot the system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RebootLimit {
     /// Whenever an update needs it.
@@ -83,7 +83,7 @@ pub enum RebootLimit {
 }
 
 /// Whether changes wait until no user is logged in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoggedInUsersRule {
     /// A change does not wait.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_kit::tick;
 use metrics::{Counter, Gauge};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
@@ -47,23 +47,24 @@ const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub const RETRY_PUSHBACK_HEADER: &str = "grpc-retry-pushback-ms";
 
 /// Settings of the load limits.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadSettings {
-    /// The maximum number of calls in flight when a query is admitted; long polls do not count. 0
-    /// means no limit, also for writes.
+    /// Maximum number of calls in flight when a call that only queries is admitted. Long polls do
+    /// not count. 0 means no limit, also for calls that write.
     pub query_call_limit: u32,
-    /// The maximum number of calls in flight when a write is admitted; at least `query_call_limit`.
+    /// Maximum number of calls in flight when a call that writes is admitted. At least
+    /// `query_call_limit`.
     pub total_call_limit: u32,
-    /// The maximum poll interval under pressure.
+    /// Maximum poll interval under load.
     #[serde(with = "humantime_serde")]
     pub max_poll_interval: Duration,
-    /// The maximum number of calls that write at once.
+    /// Maximum number of concurrent calls that write.
     pub max_writers: usize,
-    /// The maximum number of calls that wait to write.
+    /// Maximum number of calls that wait to write. Further calls are refused.
     pub max_waiting_writers: usize,
-    /// The memory limit for arriving messages in bytes, not counting the first 64 KiB of each
-    /// message. A quarter of it is for connections without an authenticated call. 0 means no limit.
+    /// Maximum memory of arriving messages in bytes, without the first 64 KiB of each message. A
+    /// quarter of it is for connections without an authenticated call. 0 means no limit.
     pub message_memory_limit: u64,
 }
 

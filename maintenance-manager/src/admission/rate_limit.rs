@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::admission::concurrency::with_pushback;
@@ -23,12 +23,12 @@ const MAX_BUCKETS: usize = 200_000;
 const SHARDS: usize = 16;
 
 /// Settings of the rate limit for each peer.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateLimitSettings {
-    /// The sustained calls per second; 0 means no limit.
+    /// Calls per second that a node may sustain; 0 means no limit.
     pub calls_per_second: u32,
-    /// The maximum number of calls in a burst.
+    /// Maximum number of calls in a burst.
     pub burst: u32,
 }
 

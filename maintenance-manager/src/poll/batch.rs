@@ -18,7 +18,7 @@ use evenkeel_domain::eim::{Sample, SampleKind};
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::Store;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -35,14 +35,14 @@ pub use batch_metrics::{PollCounters, PollProtocol};
 const MAX_SINGLE_WAITERS: usize = 128;
 
 /// Settings of the poll batches.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PollBatchSettings {
-    /// The number of workers. Each one evaluates a batch on a connection of its own.
+    /// Number of workers. Each worker evaluates one batch at a time, on its own database connection.
     pub workers: usize,
-    /// The maximum number of polls in a batch.
+    /// Maximum number of polls in a batch.
     pub max_size: usize,
-    /// How long a poll waits in the queue before it is refused.
+    /// Maximum time that a poll waits for a batch. Afterwards it is refused.
     #[serde(with = "humantime_serde")]
     pub queue_timeout: Duration,
 }

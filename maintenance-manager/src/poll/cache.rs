@@ -34,7 +34,7 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_store::log::LoggedChange;
 use evenkeel_store::nodes::MachineKey;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -50,17 +50,17 @@ pub(crate) use log_follower::follow_log;
 const MAX_CHANGES_PER_LOCK: usize = 256;
 
 /// Settings of the answer cache.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AnswerCacheSettings {
-    /// The maximum age of the last complete read of the change log. If it is older, the cache is
-    /// not used.
+    /// Maximum age of the last complete read of the change log. If it is older, the cache is not
+    /// used; `0s` disables the cache.
     #[serde(with = "humantime_serde")]
     pub max_staleness: Duration,
-    /// The maximum age of a cached answer.
+    /// Maximum age of a cached answer.
     #[serde(with = "humantime_serde")]
     pub max_age: Duration,
-    /// One in how many cached answers is compared with the database; 0 disables the audit.
+    /// One in this many cached answers is compared with the database; 0 disables the comparison.
     pub audit_every: u32,
 }
 

@@ -12,7 +12,7 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::{HostId, InstanceId};
 use evenkeel_domain::tenant::TenantId;
 use metrics::{Counter, Gauge};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::connection::ConnectionState;
@@ -24,22 +24,23 @@ use crate::poll::cache::{CacheKey, CachedAnswer, Invalidation, InvalidationScope
 const MAX_SLOT_WAITERS_WOKEN: usize = 16;
 
 /// Settings of the long polls.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LongPollSettings {
-    /// The maximum duration of a long poll.
+    /// Maximum duration of a long poll. Must be shorter than `southbound.request_timeout`.
     #[serde(with = "humantime_serde")]
     pub max_duration: Duration,
-    /// The maximum number of long polls; 0 disables them.
+    /// Maximum number of open long polls; 0 disables them.
     pub max_polls: usize,
-    /// The minimum interval between database queries of one long poll.
+    /// Minimum interval between two database queries of one long poll.
     #[serde(with = "humantime_serde")]
     pub min_query_interval: Duration,
-    /// The interval at which each long poll is checked against the answer cache. Needed because of
-    /// the polls that wait for the same slots only a few are woken.
+    /// Interval at which each long poll is checked against the answer cache. Polls that wait for the
+    /// same slots need this check, because a free slot wakes only a few of them.
     #[serde(with = "humantime_serde")]
     pub recheck_interval: Duration,
-    /// The maximum number of long polls on one connection. Proxies limit the calls per connection.
+    /// Maximum number of long polls on one connection. Must be lower than
+    /// `southbound.max_calls_per_connection`. Proxies limit the calls per connection as well.
     pub max_per_connection: u32,
 }
 

@@ -3,29 +3,30 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 const GIB: u64 = 1024 * 1024 * 1024;
 
 /// Who gets files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// Nodes and users who may read a project, by their token. They get the files of their projects.
+    /// Nodes, and users who may read a project. They need a token and get the files of their
+    /// projects.
     #[default]
     Token,
-    /// Everybody, without authentication. They get the files of all projects.
+    /// Everybody, without authentication, for the files of all projects.
     Open,
 }
 
 /// Which files are downloaded before they are requested.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prefetch {
     /// The newest image of each series that a node runs.
     #[default]
     Newest,
-    /// None.
+    /// No file.
     Off,
 }
 

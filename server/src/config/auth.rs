@@ -4,26 +4,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AuthConfig {
     /// Disables authentication: every request to the REST API has administrator rights. Allowed
     /// only if the REST API listens on a loopback address.
     pub(crate) disabled: bool,
-    /// Claims of tokens issued by this server, and the size of the cache of verified tokens.
+    /// Tokens that this server issues, and the cache of verified tokens.
     pub(crate) tokens: evenkeel_auth::Settings,
-    /// Directory of the signing keys. Default: `keys` in the data directory.
+    /// Directory of the signing keys. If not set: `keys` in the data directory.
     pub(crate) keys: Option<PathBuf>,
-    /// Directory of the certificate authority. Default: `ca` in the data directory.
+    /// Directory of the certificate authority. If not set: `ca` in the data directory.
     pub(crate) ca: Option<PathBuf>,
     /// Lifetime of the token that the first start creates.
     #[serde(with = "humantime_serde")]
     pub(crate) first_token_ttl: Duration,
-    /// External token issuers.
+    /// External token issuers, for example identity providers. Each entry needs `issuer`, and either
+    /// `jwks` or `discovery = true`.
     pub(crate) issuers: Vec<IssuerConfig>,
-    /// Login with a password. Disabled if not set.
+    /// Token endpoint on the REST listener, for logins with a password. Without this section there
+    /// is no login.
     pub(crate) login: Option<LoginConfig>,
 }
 
@@ -42,7 +44,7 @@ impl Default for AuthConfig {
 }
 
 /// External token issuer, for example an identity provider.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IssuerConfig {
     /// Required `iss` claim of its tokens.
@@ -53,17 +55,17 @@ pub(crate) struct IssuerConfig {
     /// File with the JSON Web Key Set of the issuer.
     #[serde(default)]
     pub(crate) jwks: Option<PathBuf>,
-    /// Whether the keys are fetched from the issuer by `OpenID` Connect discovery.
+    /// Whether the keys are fetched from the address in the issuer's discovery document.
     #[serde(default)]
     pub(crate) discovery: bool,
-    /// Claim with the roles: names separated by dots, or a JSON pointer. Default:
+    /// Claim with the roles: names separated by dots, or a JSON pointer. If not set:
     /// `realm_access.roles`.
     #[serde(default)]
     pub(crate) roles: Option<String>,
 }
 
 /// Token endpoint on the REST listener.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoginConfig {
     /// File of users: names, password hashes and roles.
@@ -74,7 +76,8 @@ pub(crate) struct LoginConfig {
     /// Lifetime of refresh tokens.
     #[serde(with = "humantime_serde", default = "default_refresh_token_ttl")]
     pub(crate) refresh_token_ttl: Duration,
-    /// Public base URL of the server, if clients do not reach it by plain HTTP.
+    /// Public base URL of the server, such as `https://updates.example`. Needed if clients do not
+    /// reach the server by plain HTTP.
     #[serde(default)]
     pub(crate) url: Option<String>,
     /// Addresses of reverse proxies whose `X-Forwarded-*` headers are trusted.

@@ -5,30 +5,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_os_resource_manager::{Admission, FileSettings, Prefetch};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Listener for files: HTTP/1.1 over TLS with the certificate of the southbound listener.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct FilesConfig {
     /// Listen address. Without it, no files are served.
     pub(crate) listen: Option<SocketAddr>,
-    /// Who may fetch files: `token` (nodes, and callers with read access to a project) or `open`
-    /// (everyone).
+    /// Who may fetch files.
     pub(crate) auth: Admission,
-    /// Directory of the stored files. Default: `files` in the data directory.
+    /// Directory of the stored files. If not set: `files` in the data directory. Only one process
+    /// at a time can use it.
     pub(crate) dir: Option<PathBuf>,
     /// Maximum size of the stored files in bytes.
     pub(crate) max_bytes: u64,
-    /// Minimum free space on the disk in bytes.
+    /// Space that stays free on the disk, in bytes.
     pub(crate) min_free_bytes: u64,
-    /// Files to fetch in advance: `newest` (the newest image of each series that a node runs) or
-    /// `off`.
+    /// Which files are fetched before they are requested.
     pub(crate) prefetch: Prefetch,
     /// Maximum number of concurrent transfers.
     pub(crate) max_transfers: usize,
     /// Maximum number of concurrent transfers per node; 0 for no limit.
     pub(crate) max_transfers_per_node: usize,
+    /// Maximum number of open connections. Further connections wait until one is closed.
     pub(crate) max_connections: usize,
     /// Maximum time that a request waits for a file that is not stored yet.
     #[serde(with = "humantime_serde")]

@@ -3,19 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::modules::image::web::WebSettings;
 
 /// How images are downloaded, armed and tried.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageConfig {
-    /// Mount point of the EFI system partition, as seen from inside the managed root; detected by
-    /// default.
+    /// Mount point of the EFI system partition, as seen from inside the managed root. If not
+    /// set: the first of `/efi`, `/boot/efi` and `/boot` that is one.
     pub esp: Option<PathBuf>,
-    /// Program of an older system that writes and arms images, instead of the agent's own method;
-    /// none by default.
+    /// Program of an older system that writes and arms images, instead of the agent's own method.
     pub tool: Option<PathBuf>,
     /// How often an image on trial may be started before the machine falls back to the previous
     /// one.
@@ -32,7 +31,7 @@ pub struct ImageConfig {
 }
 
 /// Use of the hardware watchdog while an image is on trial.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchdogPolicy {
     /// Use the watchdog, if there is one, to reset a machine that hangs.
@@ -45,12 +44,12 @@ pub enum WatchdogPolicy {
 }
 
 /// When an image on trial is healthy.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthConfig {
     /// Units of systemd that must be active.
     pub units: Vec<String>,
-    /// Whether the server must be reached, if it was reached shortly before.
+    /// Whether the server must be reached, if it was reached within the hour before.
     pub server: bool,
     /// Time from boot after which an image that is not healthy is given up.
     #[serde(with = "humantime_serde")]

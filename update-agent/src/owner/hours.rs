@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use chrono::{Datelike as _, NaiveDateTime, Timelike as _, Weekday};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Bit mask of all seven days.
 const EVERY_DAY: u8 = 0b111_1111;
@@ -13,8 +13,8 @@ const MINUTES_PER_DAY: u32 = 24 * 60;
 
 /// Hours of the week, such as `22:00-04:00` or `Mon-Fri,Sun 00:00-24:00`. Hours whose end is before
 /// their start extend over midnight; the days are those of the start.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Hours {
     text: String,
     /// One bit per day; Monday is the lowest bit.
@@ -50,6 +50,12 @@ impl Hours {
 
     fn includes_day(&self, day: Weekday) -> bool {
         self.days & day_bit(day) != 0
+    }
+}
+
+impl From<Hours> for String {
+    fn from(hours: Hours) -> Self {
+        hours.text
     }
 }
 

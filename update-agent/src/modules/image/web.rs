@@ -22,7 +22,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use rustls::pki_types::ServerName;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsConnector;
 use url::{ParseError, Position, Url};
 
@@ -43,7 +43,7 @@ const MAX_REDIRECTS: usize = 5;
 const USER_AGENT: &str = concat!("evenkeel-agent/", env!("CARGO_PKG_VERSION"));
 
 /// Sources of images.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebSettings {
     /// PEM files with the only certificate authorities that are trusted for image servers. If

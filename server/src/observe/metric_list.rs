@@ -1,0 +1,408 @@
+//! The list of all metrics: the descriptions in `/metrics`, and the page `docs/reference/metrics.md`.
+
+use super::metric::{MetricDescription, MetricGroup, MetricKind, metric};
+use MetricKind::{Counter, Gauge, Histogram};
+
+/// Registers the description of every metric with the recorder of this process.
+pub(super) fn register_descriptions() {
+    let metrics = METRIC_GROUPS.iter().flat_map(|group| group.metrics);
+    metrics.for_each(MetricDescription::register);
+}
+
+const LISTENERS: &str =
+    "Setting of the listener: `rest.listen`, `southbound.listen`, `files.listen` or `admin.listen`";
+const CALL_OUTCOMES: &str =
+    "`ok`, `refused`, or `error` (internal error, or the server is unavailable)";
+const OS_REQUEST_OUTCOMES: &str =
+    "`good`, or the kind of the error, for example `unreachable`, `denied` or `busy`";
+const FILE_OUTCOMES: &str = "`full`, `partial`, `not_modified`, or the reason of the refusal: `refused` (no access, or not a GET or HEAD request), `not_found`, `ambiguous`, `bad_range`, `too_many` (transfers), `pending` (download still running), `too_large`, `no_space`, `disk`, `wrong_content` or `unavailable`";
+const RUN_EVENTS: &str = "`downloading`, `downloaded`, `began`, `reboot_begun`, `verify_begun`, `reverting`, `finished`, `failed`, `reverted`, `nothing_to_do`, `cancelled`, `timed_out`, `superseded` or `removed`";
+const REBUILD_REASONS: &str = "`opened` (first connection of the process), `server` (another database server), `backwards` (the log of the server went back), `truncated`, `pruned` or `removed` (parts of the log are missing), or `mismatch` (a cached answer was wrong)";
+const STALE_REASONS: &str = "`node`, `site`, `project`, `slot` (slots of an assignment) or `all`";
+const REFUSAL_KINDS: &str = "`query`, `write`, `awaiting_body` (the message did not arrive), `message_memory` (no memory left for the message), `memory` (no memory left for the connection), `writers` (too many waiting writers), `database` (too many calls that query the database) or `poll_batch` (the poll waited too long for a batch)";
+const WAKEUP_REASONS: &str =
+    "`recheck`, `superseded` (by a newer poll of the node) or `draining` (the process stops)";
+const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
+const REMOVED_DATA: &str =
+    "`runs`, `contents`, `slots`, `versions`, `tokens`, `changes` or `tallies`";
+
+/// All metrics of evenkeeld.
+pub const METRIC_GROUPS: &[MetricGroup] = &[
+    MetricGroup {
+        title: "Requests and calls",
+        metrics: REQUESTS,
+    },
+    MetricGroup {
+        title: "Connections",
+        metrics: CONNECTIONS,
+    },
+    MetricGroup {
+        title: "Polls",
+        metrics: POLLS,
+    },
+    MetricGroup {
+        title: "Answer cache and change log",
+        metrics: ANSWER_CACHE,
+    },
+    MetricGroup {
+        title: "Load",
+        metrics: LOAD,
+    },
+    MetricGroup {
+        title: "Runs and nodes",
+        metrics: RUNS,
+    },
+    MetricGroup {
+        title: "Catalogue of operating systems",
+        metrics: CATALOGUE,
+    },
+    MetricGroup {
+        title: "Files for nodes",
+        metrics: FILES,
+    },
+    MetricGroup {
+        title: "Process",
+        metrics: PROCESS,
+    },
+];
+
+const REQUESTS: &[MetricDescription] = &[
+    metric(
+        "evenkeel_http_requests_total",
+        Counter,
+        &[
+            ("method", "HTTP method, or `other`"),
+            ("route", "Path of the API with its parameters, or `none`"),
+            ("status", "HTTP status"),
+        ],
+        "Requests to the REST API that were answered.",
+    ),
+    metric(
+        "evenkeel_http_request_seconds",
+        Histogram,
+        &[
+            ("method", "HTTP method, or `other`"),
+            ("route", "Path of the API with its parameters, or `none`"),
+        ],
+        "Duration of requests to the REST API.",
+    ),
+    metric(
+        "evenkeel_grpc_calls_total",
+        Counter,
+        &[
+            ("method", "Path of the gRPC method"),
+            ("code", "Number of the gRPC status code; 0 is success"),
+        ],
+        "Calls of agents that were answered.",
+    ),
+    metric(
+        "evenkeel_grpc_call_seconds",
+        Histogram,
+        &[("method", "Path of the gRPC method")],
+        "Duration of calls of agents, including waiting time.",
+    ),
+    metric(
+        "evenkeel_agent_calls_total",
+        Counter,
+        &[
+            ("call", "`enroll`, `poll`, `begin` or `report`"),
+            ("outcome", CALL_OUTCOMES),
+        ],
+        "Calls of Evenkeel's agents that were answered.",
+    ),
+    metric(
+        "evenkeel_eim_polls_total",
+        Counter,
+        &[("outcome", CALL_OUTCOMES)],
+        "Polls of EIM's agents that were answered.",
+    ),
+    metric(
+        "evenkeel_eim_heartbeats_total",
+        Counter,
+        &[("outcome", CALL_OUTCOMES)],
+        "Heartbeats of EIM's agents that were answered.",
+    ),
+];
+
+const CONNECTIONS: &[MetricDescription] = &[
+    metric(
+        "evenkeel_connections",
+        Gauge,
+        &[("listener", LISTENERS)],
+        "Open connections.",
+    ),
+    metric(
+        "evenkeel_connections_full_total",
+        Counter,
+        &[("listener", LISTENERS)],
+        "Number of times that the connection limit of the listener was reached.",
+    ),
+    metric(
+        "evenkeel_connections_unauthenticated_total",
+        Counter,
+        &[],
+        "Connections of agents that were closed because they had no authenticated call in time.",
+    ),
+    metric(
+        "evenkeel_handshakes_total",
+        Counter,
+        &[(
+            "outcome",
+            "`ok`, `failed` (including refused connections) or `slow` (timed out)",
+        )],
+        "TLS handshakes of agents.",
+    ),
+];
+
+const POLLS: &[MetricDescription] = &[
+    metric(
+        "evenkeel_poll_requests_total",
+        Counter,
+        &[
+            ("protocol", "`own` (Evenkeel's agents) or `eim`"),
+            ("kind", POLL_RESULTS),
+        ],
+        "Polls by result.",
+    ),
+    metric("evenkeel_long_poll_open", Gauge, &[], "Open long polls."),
+    metric(
+        "evenkeel_long_poll_wakeups_total",
+        Counter,
+        &[("reason", WAKEUP_REASONS)],
+        "Long polls that were woken.",
+    ),
+    metric(
+        "evenkeel_poll_batch_waiting",
+        Gauge,
+        &[],
+        "Polls that wait for a batch.",
+    ),
+    metric(
+        "evenkeel_poll_batch_size",
+        Histogram,
+        &[],
+        "Number of polls in a batch.",
+    ),
+    metric(
+        "evenkeel_poll_batch_seconds",
+        Histogram,
+        &[],
+        "Duration of a batch.",
+    ),
+    metric(
+        "evenkeel_contacts_batch",
+        Histogram,
+        &[],
+        "Number of contact times that were written in one batch.",
+    ),
+    metric(
+        "evenkeel_contacts_written_total",
+        Counter,
+        &[],
+        "Contact times that were written.",
+    ),
+];
+
+const ANSWER_CACHE: &[MetricDescription] = &[
+    metric(
+        "evenkeel_answer_cache_age_seconds",
+        Gauge,
+        &[],
+        "Age of the data in the answer cache.",
+    ),
+    metric(
+        "evenkeel_answer_cache_nodes",
+        Gauge,
+        &[],
+        "Nodes in the answer cache.",
+    ),
+    metric(
+        "evenkeel_answer_cache_answers",
+        Gauge,
+        &[],
+        "Different answers in the answer cache.",
+    ),
+    metric(
+        "evenkeel_answer_cache_bytes",
+        Gauge,
+        &[],
+        "Memory of the answer cache.",
+    ),
+    metric(
+        "evenkeel_answer_cache_stale_total",
+        Counter,
+        &[("reason", STALE_REASONS)],
+        "Changes that invalidated cached answers, by their scope.",
+    ),
+    metric(
+        "evenkeel_answer_cache_rebuilds_total",
+        Counter,
+        &[("reason", REBUILD_REASONS)],
+        "Rebuilds of the answer cache.",
+    ),
+    metric(
+        "evenkeel_answer_cache_mismatches_total",
+        Counter,
+        &[],
+        "Cached answers that differed from the database. Must stay 0.",
+    ),
+    metric(
+        "evenkeel_fence_wait_seconds",
+        Histogram,
+        &[],
+        "Time that a start permit waited until the cache had read all earlier changes.",
+    ),
+    metric(
+        "evenkeel_log_rows_total",
+        Counter,
+        &[],
+        "Rows of the change log that were read.",
+    ),
+    metric(
+        "evenkeel_log_pass_seconds",
+        Histogram,
+        &[],
+        "Duration of one read of the change log.",
+    ),
+    metric(
+        "evenkeel_log_lag_seconds",
+        Gauge,
+        &[],
+        "Time since the change log was last read completely. Rows of open transactions cannot be read yet.",
+    ),
+];
+
+const LOAD: &[MetricDescription] = &[
+    metric(
+        "evenkeel_overload_refused_total",
+        Counter,
+        &[("kind", REFUSAL_KINDS)],
+        "Calls that were refused because of overload.",
+    ),
+    metric(
+        "evenkeel_rate_limited_calls_total",
+        Counter,
+        &[],
+        "Calls that were refused because the node exceeded its rate limit.",
+    ),
+    metric(
+        "evenkeel_load_pressure",
+        Gauge,
+        &[],
+        "Load: 0 is idle, 1 is the maximum that the server can sustain.",
+    ),
+    metric(
+        "evenkeel_poll_interval_seconds",
+        Gauge,
+        &[],
+        "Poll interval that nodes currently get.",
+    ),
+];
+
+const RUNS: &[MetricDescription] = &[
+    metric(
+        "evenkeel_run_events_total",
+        Counter,
+        &[("event", RUN_EVENTS)],
+        "Events of runs that changed the state of the run.",
+    ),
+    metric(
+        "evenkeel_silent_nodes_total",
+        Counter,
+        &[],
+        "Nodes that became silent.",
+    ),
+    metric(
+        "evenkeel_swept_total",
+        Counter,
+        &[("what", REMOVED_DATA)],
+        "Old rows that housekeeping removed.",
+    ),
+];
+
+const CATALOGUE: &[MetricDescription] = &[
+    metric(
+        "evenkeel_os_cycles_total",
+        Counter,
+        &[("outcome", "`good`, `partly` or `failed`")],
+        "Syncs with registries of operating systems.",
+    ),
+    metric(
+        "evenkeel_os_cycle_seconds",
+        Histogram,
+        &[],
+        "Duration of a sync.",
+    ),
+    metric(
+        "evenkeel_os_requests_total",
+        Counter,
+        &[("outcome", OS_REQUEST_OUTCOMES)],
+        "Requests to registries and for attachments.",
+    ),
+    metric(
+        "evenkeel_os_findings",
+        Gauge,
+        &[
+            ("registry", "Name of the registry in the settings"),
+            ("kind", "Kind of the finding, as in the sync report"),
+        ],
+        "Findings in the sync reports of all projects.",
+    ),
+    metric(
+        "evenkeel_os_last_good_seconds",
+        Gauge,
+        &[("registry", "Name of the registry in the settings")],
+        "Time since the last sync of the registry without findings.",
+    ),
+    metric(
+        "evenkeel_image_changes_total",
+        Counter,
+        &[],
+        "Nodes for which a change of the images changed the newest image.",
+    ),
+];
+
+const FILES: &[MetricDescription] = &[
+    metric(
+        "evenkeel_files_requests_total",
+        Counter,
+        &[("outcome", FILE_OUTCOMES)],
+        "Requests for files.",
+    ),
+    metric(
+        "evenkeel_files_fetched_total",
+        Counter,
+        &[(
+            "outcome",
+            "`good`, `too_large`, `no_space`, `wrong_content`, `unavailable` or `disk`",
+        )],
+        "Files that were fetched from registries and file servers.",
+    ),
+    metric(
+        "evenkeel_files_cache_bytes",
+        Gauge,
+        &[],
+        "Size of the stored files and of the space reserved for downloads.",
+    ),
+    metric(
+        "evenkeel_files_evicted_total",
+        Counter,
+        &[],
+        "Files that were removed to make room for others.",
+    ),
+];
+
+const PROCESS: &[MetricDescription] = &[
+    metric(
+        "process_resident_memory_bytes",
+        Gauge,
+        &[],
+        "Resident memory of this process.",
+    ),
+    metric(
+        "process_cpu_seconds_total",
+        Gauge,
+        &[],
+        "CPU time of this process.",
+    ),
+];

@@ -1,0 +1,83 @@
+//! The pages of `docs/reference` that are generated from the code are current.
+
+#![expect(
+    clippy::format_collect,
+    clippy::format_push_string,
+    reason = "a page is rendered once, so readable code matters more than allocations"
+)]
+
+mod command_line;
+mod metrics;
+mod page;
+mod rust_types;
+mod settings;
+
+use clap::CommandFactory as _;
+use evenkeel_update_agent::config::Config as AgentConfig;
+use evenkeel_update_agent::owner::OwnerLimits;
+
+use rust_types::RustTypes;
+use settings::{SettingsFile, render_file};
+
+#[test]
+fn the_pages_of_the_command_lines_are_current() {
+    let operator = evenkeel_cli::args::Cli::command();
+    page::check("cli.md", &command_line::render(operator));
+    let server = evenkeel_server::Cli::command();
+    page::check("server-cli.md", &command_line::render(server));
+    let agent = evenkeel_update_agent::cli::Cli::command();
+    page::check("agent-cli.md", &command_line::render(agent));
+}
+
+#[test]
+fn the_page_of_the_metrics_is_current() {
+    page::check("metrics.md", &metrics::render());
+}
+
+#[test]
+fn the_list_of_metrics_matches_their_use() {
+    let findings = metrics::differences();
+    assert!(findings.is_empty(), "\n{}", findings.join("\n"));
+}
+
+#[test]
+fn the_page_of_the_server_settings_is_current() {
+    let types = RustTypes::read();
+    let server = SettingsFile {
+        crate_folder: "server",
+        root_type: "Config",
+        variable_prefix: Some("EVENKEELD_"),
+        defaults: evenkeel_server::default_settings().expect("the defaults"),
+    };
+    let text = format!(
+        "{}{}",
+        settings::SERVER_INTRODUCTION,
+        render_file(&types, &server)
+    );
+    page::check("settings.md", &text);
+}
+
+#[test]
+fn the_page_of_the_agent_settings_is_current() {
+    let types = RustTypes::read();
+    let agent = SettingsFile {
+        crate_folder: "update-agent",
+        root_type: "Config",
+        variable_prefix: Some("EVENKEEL_AGENT_"),
+        defaults: serde_json::to_value(AgentConfig::default()).expect("the defaults"),
+    };
+    let limits = SettingsFile {
+        crate_folder: "update-agent",
+        root_type: "OwnerLimits",
+        variable_prefix: None,
+        defaults: serde_json::to_value(OwnerLimits::default()).expect("the defaults"),
+    };
+    let text = format!(
+        "{}{}{}{}",
+        settings::AGENT_INTRODUCTION,
+        render_file(&types, &agent),
+        settings::LIMITS_INTRODUCTION,
+        render_file(&types, &limits)
+    );
+    page::check("agent-settings.md", &text);
+}
