@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn occurrences_that_nobody_waits_for_collapse_into_one() {
+    async fn occurrences_missed_without_a_waiter_collapse_into_one() {
         let (mut hourly, clock) = occurrences("0 0 * * * *").await;
         for _ in 0..3 {
             clock.advance(TimeDelta::hours(1));

@@ -24,7 +24,7 @@ async fn a_project_gets_its_selection_and_later_patches() {
     let first = server.sync().await;
     assert_eq!(
         server.report_text(&first),
-        "good: 2 created, 0 updated, 0 unchanged, 0 refused"
+        "succeeded: 2 created, 0 updated, 0 unchanged, 0 refused"
     );
     assert_eq!(
         (first.registry.as_str(), first.revision.as_str()),
@@ -39,7 +39,7 @@ async fn a_project_gets_its_selection_and_later_patches() {
     let second = server.sync().await;
     assert_eq!(
         report_text(&second),
-        "good: 1 created, 0 updated, 2 unchanged, 0 refused"
+        "succeeded: 1 created, 0 updated, 2 unchanged, 0 refused"
     );
     assert!(second.cycle > first.cycle);
     assert_eq!(
@@ -147,7 +147,7 @@ async fn a_gone_tag_is_reported_and_its_os_profile_stays() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 0 created, 0 updated, 2 unchanged, 0 refused"
+        "succeeded: 0 created, 0 updated, 2 unchanged, 0 refused"
     );
 }
 
@@ -169,7 +169,7 @@ async fn of_a_thousand_tags_only_the_selected_are_read() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 10 created, 0 updated, 0 unchanged, 0 refused"
+        "succeeded: 10 created, 0 updated, 0 unchanged, 0 refused"
     );
     let count = |what: &str| {
         server
@@ -192,13 +192,13 @@ async fn two_hundred_profiles_are_synced_at_once() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 200 created, 0 updated, 0 unchanged, 0 refused"
+        "succeeded: 200 created, 0 updated, 0 unchanged, 0 refused"
     );
     assert_eq!(server.list_systems().await.len(), 200);
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 0 created, 0 updated, 200 unchanged, 0 refused"
+        "succeeded: 0 created, 0 updated, 200 unchanged, 0 refused"
     );
 }
 
@@ -228,7 +228,7 @@ async fn registry_credentials_come_from_files() {
         let report = server.sync().await;
         assert_eq!(
             report_text(&report),
-            "good: 1 created, 0 updated, 0 unchanged, 0 refused"
+            "succeeded: 1 created, 0 updated, 0 unchanged, 0 refused"
         );
     }
 }
@@ -259,7 +259,7 @@ async fn profiles_stay_while_the_registry_is_unreachable() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 1 created, 0 updated, 1 unchanged, 0 refused"
+        "succeeded: 1 created, 0 updated, 1 unchanged, 0 refused"
     );
 }
 
@@ -306,7 +306,7 @@ async fn a_slow_or_busy_registry_is_tolerated() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 1 created, 0 updated, 0 unchanged, 0 refused"
+        "succeeded: 1 created, 0 updated, 0 unchanged, 0 refused"
     );
     server.registry.clear_faults();
     let busy = |status, after: &str| FaultKind::Busy {
@@ -321,7 +321,7 @@ async fn a_slow_or_busy_registry_is_tolerated() {
         let report = server.sync().await;
         assert_eq!(
             report_text(&report),
-            "good: 0 created, 0 updated, 1 unchanged, 0 refused"
+            "succeeded: 0 created, 0 updated, 1 unchanged, 0 refused"
         );
         server.registry.clear_faults();
     }

@@ -324,7 +324,7 @@ const CATALOGUE: &[MetricDescription] = &[
     metric(
         "evenkeel_os_cycles_total",
         Counter,
-        &[("outcome", "`good`, `partly` or `failed`")],
+        &[("outcome", "`succeeded`, `partial` or `failed`")],
         "Syncs with registries of operating systems.",
     ),
     metric(

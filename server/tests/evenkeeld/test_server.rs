@@ -101,7 +101,8 @@ impl TestServer {
 impl TestServer {
     /// Starts a Postgres that belongs to the test, not to the server.
     pub async fn start_postgres(&self) -> PrivatePostgres {
-        let options = Options::new(self.path("postgres")).durable(false);
+        // Durable, because tests stop it at once and start it again with its data.
+        let options = Options::new(self.path("postgres"));
         PrivatePostgres::start(options).await.unwrap()
     }
 

@@ -100,7 +100,7 @@ impl NodeState {
     }
 }
 
-/// Parses a digest in the facts. The migrations contain the same rule.
+/// Parses a digest in the facts.
 fn digest(value: &Value) -> Option<contents::ContentDigest> {
     let digits = value.as_str()?.as_bytes();
     let mut digest = contents::ContentDigest::default();

@@ -1,5 +1,7 @@
 //! Assignments, and which windows and images apply.
 
+mod node_states;
+
 use std::sync::atomic::Ordering;
 
 use chrono::TimeDelta;
@@ -437,77 +439,4 @@ async fn policy_rules_are_stored_and_have_defaults_in_rows_of_an_older_release()
     let tx = store.tenant(tenant).await.expect("a transaction");
     let old = policies::find(&tx, old).await.expect("found");
     assert_eq!((old.spec, simple.spec), (usual.clone(), usual));
-}
-
-#[tokio::test]
-async fn the_state_of_a_node_is_stored() {
-    use evenkeel_domain::condition::{Condition, ConditionKind};
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
-    let (host, instance) = create_node(&store, tenant, 1).await;
-    save_as_own_agent(&store, tenant, &host).await;
-    let tx = store.tenant(tenant).await.expect("a transaction");
-    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
-    node.conditions = vec![Condition {
-        kind: ConditionKind::TwoMachines,
-        text: "two boots at once".into(),
-        since: NOON,
-    }];
-    node.previous_boot_id = "b-1".into();
-    node.booted = Some(nodes::BootedImage {
-        profile_name: "edge".into(),
-        image_id: "3.0.9".into(),
-    });
-    node.delivered.single = Some((NOON, NOON + TimeDelta::hours(1)));
-    nodes::save(&tx, &node).await.expect("saved");
-    let uuid = host.uuid.expect("a UUID");
-    let (read_host, read) = nodes::find_with_host(&tx, nodes::MachineKey::Uuid(uuid))
-        .await
-        .expect("found");
-    assert_eq!((read_host.id, &read), (host.id, &node));
-    let (_, locked) = nodes::lock_with_host(&tx, nodes::MachineKey::Uuid(uuid))
-        .await
-        .expect("found");
-    assert_eq!(locked, node);
-    let stored_instance = instances::find(&tx, instance.id).await.expect("found");
-    assert_eq!(stored_instance.summary.conditions, node.conditions);
-    let missing = nodes::find_with_host(&tx, nodes::MachineKey::Host(HostId::nth(99))).await;
-    let Err(StoreError::NotFound { what }) = missing else {
-        panic!("{missing:?}");
-    };
-    assert_eq!(what, "host_resource");
-}
-
-/// With the begin and the end of the transaction, a poll sends six statements.
-#[tokio::test]
-async fn an_unchanged_poll_takes_four_statements() {
-    let store = fresh_store().await;
-    let tenant = create_project(&store, "ours").await;
-    let (host, _) = create_node(&store, tenant, 1).await;
-    save_as_own_agent(&store, tenant, &host).await;
-    let region = create_region(&store, tenant, "europe", None).await;
-    let site = create_site(&store, tenant, Some(region.id)).await;
-    move_to_site(&store, tenant, &host, site.id).await;
-    let policy = create_latest_policy(&store, tenant).await;
-    assign(
-        &store,
-        tenant,
-        Scope::Region(region.id),
-        policy.id,
-        (None, None),
-    )
-    .await;
-    let (counting, sent) = counting_store(&store);
-    let tx = counting.tenant(tenant).await.expect("a transaction");
-    let input = read_decision_input(&tx, &host, ReadMode::Preview(NOON)).await;
-    assert_eq!(
-        input.applicable_policy().map(|assigned| assigned.policy.id),
-        Some(policy.id)
-    );
-    tx.commit().await.expect("committed");
-    assert_eq!(
-        sent.statements.load(Ordering::Relaxed),
-        4,
-        "scope, node, node inputs and project inputs"
-    );
 }

@@ -1,5 +1,7 @@
 //! A project with some of every resource, in the database and in the oracle.
 
+mod schedule_rows;
+
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::custom_config::{CustomConfig, CustomConfigSpec};
@@ -36,6 +38,7 @@ use uuid::Uuid;
 use crate::fixtures::{NOON, bookworm, create_project, numbered_record};
 use crate::listing_model as model;
 use crate::listing_oracle::ListingOracle;
+use schedule_rows::{create_schedules, set_providers};
 
 /// Resources that have a list of their own.
 pub const LISTED_RESOURCES: &[Resource] = &[
@@ -467,58 +470,4 @@ async fn create_runs(tx: &Tx, rows: &[Instance], policies: &[UpdatePolicy]) -> V
         .await
         .expect("deleted");
     runs::find_many(tx, &ids).await.expect("runs")
-}
-
-async fn create_schedules(
-    tx: &Tx,
-    oracle: &mut ListingOracle,
-    (hosts, sites, regions): (&[Host], &[Site], &[Region]),
-) {
-    let targets = [
-        ScheduleTarget::Host(hosts[0].id),
-        ScheduleTarget::Site(sites[0].id),
-        ScheduleTarget::Region(regions[0].id),
-    ];
-    for n in 0..8_usize {
-        let single = SingleSpec {
-            name: nth_name(n),
-            status: ScheduleStatus::ALL[n % ScheduleStatus::ALL.len()],
-            start: NOON + TimeDelta::hours(1),
-            end: n
-                .is_multiple_of(2)
-                .then(|| nth_time(n) + TimeDelta::hours(2)),
-            target: nth_or_none(&targets, n),
-        };
-        let single = schedules::create(tx, &single, nth_time(n))
-            .await
-            .expect("created");
-        oracle.add(model::single(&single));
-        let repeated_schedule = RepeatedSpec {
-            name: nth_name(n + 1),
-            status: ScheduleStatus::OsUpdate,
-            duration: TimeDelta::minutes(i64::from(to_u32(n)) + 1),
-            cron: Cron::parse("0", "2", "*", "*", "1-5").expect("a cron"),
-            zone: Zone::UTC,
-            target: nth_or_none(&targets, n + 1),
-        };
-        let repeated_schedule = repeated::create(tx, &repeated_schedule, nth_time(n))
-            .await
-            .expect("created");
-        oracle.add(model::repeated(&repeated_schedule));
-    }
-}
-
-/// Sets the provider of some hosts.
-async fn set_providers(store: &Store, tenant: TenantId, hosts: &[Host], providers: &[Provider]) {
-    for (n, host) in hosts.iter().enumerate() {
-        if let Some(provider) = nth_or_none(&[providers[0].id, providers[1].id], n) {
-            let sql = format!(
-                "BEGIN; SET LOCAL evenkeel.tenant = '{tenant}'; \
-                 UPDATE hosts SET provider_id = {} WHERE id = {}; COMMIT",
-                provider.bits().cast_signed(),
-                host.id.bits().cast_signed()
-            );
-            store.execute_unprepared(&sql).await.expect("provider set");
-        }
-    }
 }

@@ -42,7 +42,7 @@ async fn the_migrations_insert_the_state_of_the_log() {
 }
 
 #[tokio::test]
-async fn the_steps_down_leave_nothing_and_the_steps_up_create_the_same_schema() {
+async fn the_steps_down_remove_everything_and_the_steps_up_create_the_same_schema() {
     let db = connect(&fresh_database().await).await;
     let schema = schema_text(&db).await;
     Migrator::down(&db, None).await.expect("down");

@@ -27,7 +27,7 @@ async fn attachments_are_fetched_and_updated() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 1 created, 0 updated, 0 unchanged, 0 refused"
+        "succeeded: 1 created, 0 updated, 0 unchanged, 0 refused"
     );
     assert_eq!(
         attached_lists(&server).await,
@@ -36,7 +36,7 @@ async fn attachments_are_fetched_and_updated() {
     let again = server.sync().await;
     assert_eq!(
         report_text(&again),
-        "good: 0 created, 0 updated, 1 unchanged, 0 refused"
+        "succeeded: 0 created, 0 updated, 1 unchanged, 0 refused"
     );
 
     // A valid new list replaces the old one; an invalid one does not.
@@ -44,7 +44,7 @@ async fn attachments_are_fetched_and_updated() {
     let report = server.sync().await;
     assert_eq!(
         report_text(&report),
-        "good: 0 created, 1 updated, 0 unchanged, 0 refused"
+        "succeeded: 0 created, 1 updated, 0 unchanged, 0 refused"
     );
     server
         .registry

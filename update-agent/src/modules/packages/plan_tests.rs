@@ -325,7 +325,7 @@ fn the_step_carries_the_rules() {
 
 #[test]
 fn a_step_of_an_older_agent_is_read() {
-    let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"order":"a=1"}],"own_sources":true}"#;
+    let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"apt_argument":"a=1"}],"own_sources":true}"#;
     let step: PackageStep = serde_json::from_str(written).unwrap();
     let PackageStep::Install {
         removals,

@@ -203,7 +203,7 @@ const PLAN_CASES: &[PlanCase] = &[
     // There must be an image to return to.
     (
         |node, _| node.boot.booted = None,
-        "Plan: it is not known which slot runs, so none is written; start the machine through one of the agent's boot \
+        "Plan: it is not known which slot runs, so no slot is written; start the machine through one of the agent's boot \
          entries",
     ),
     (
@@ -219,13 +219,13 @@ const PLAN_CASES: &[PlanCase] = &[
     ),
     (
         |node, _| node.slots.last_good = Some(Slot::B),
-        "Plan: the slot root-a runs and holds a good image, so no other is written; start the machine from a slot that \
-         the agent knows to be good",
+        "Plan: the slot root-a runs and holds a good image, so the other slot is not written; start the machine from \
+         a slot that is known to be good",
     ),
     (
         |node, _| node.boot.a = BootEntry::Counted { left: 1, done: 2 },
-        "Plan: the slot root-a runs and has no boot entry of its own without a counter, so there would be no way back; \
-         make that entry again",
+        "Plan: the slot root-a runs and has no boot entry without a counter, so a failed trial could not fall back to it; \
+         create that entry again",
     ),
     (
         |node, _| node.faults = vec!["the ESP is read-only".into(), "no panic=".into()],

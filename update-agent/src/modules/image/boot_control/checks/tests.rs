@@ -154,7 +154,7 @@ fn each_fault_is_reported_with_its_remedy() {
         (
             |m| m.write_entry("by-hand.conf", &entry_text(9, "slot-b")),
             "by-hand.conf starts a slot",
-            "remove it",
+            "remove or rename it",
         ),
         (
             |m| {
