@@ -142,7 +142,7 @@ impl MaintenanceManager {
     }
 
     /// Starts to follow the change log; from then on answers are cached. Once per process. Changes
-    /// of the same process arrive through [`Store::tell_hints`].
+    /// of the same process arrive through [`Store::send_hints`].
     pub fn start_log_follower(&self, life: &Lifecycle) {
         let (answer_cache, store, long_polls) = (
             self.answer_cache.clone(),

@@ -143,7 +143,7 @@ fn server_authority(paths: &AgentPaths) -> String {
     }
 }
 
-/// Waits a short time for a boot partition that [may be late](boot_control::may_be_late).
+/// Waits a short time for a boot partition that [may be late](boot_control::esp_may_be_late).
 pub async fn wait_for_boot_partition(paths: &AgentPaths, config: &ImageConfig) {
     timeout(
         BOOT_PARTITION_TIMEOUT,
