@@ -42,7 +42,7 @@ pub struct PackageRules {
     pub suites: Vec<String>,
     /// Patterns of package names that are not updated; `*` matches any text, `?` one character.
     pub exclude: Vec<String>,
-    /// Minimum age in days: only versions that the server has known for so many days are installed;
+    /// Minimum age in days: only versions that the server has known for at least this many days are installed;
     /// 0 for no minimum.
     pub min_age_days: u32,
     /// Whether packages may be removed.
@@ -68,7 +68,7 @@ pub struct PackageRulesInput {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub exclude: Vec<String>,
-    /// Minimum age in days: only versions that the server has known for so many days are installed;
+    /// Minimum age in days: only versions that the server has known for at least this many days are installed;
     /// 0 (default) for no minimum.
     #[serde(skip_serializing_if = "is_default")]
     #[schema(maximum = 365)]

@@ -146,7 +146,7 @@ pub fn raise_open_file_limit(needed: u64) -> anyhow::Result<()> {
     let allowed = getrlimit(Resource::Nofile).current;
     ensure!(
         allowed.is_none_or(|maximum| needed <= maximum),
-        "the server needs {needed} open files for so many connections, but the limit is {}: raise it with \
+        "the server needs {needed} open files for this many connections, but the limit is {}: raise it with \
          `ulimit -n {needed}`, or reduce --connections",
         allowed.unwrap_or_default()
     );

@@ -484,7 +484,7 @@ pub struct PackageRules {
     /// Maximum download rate in bytes per second; 0 for no limit.
     #[prost(uint64, tag = "7")]
     pub download_bytes_per_second: u64,
-    /// Minimum age in days: only versions that the server has known for so many days are installed.
+    /// Minimum age in days: only versions that the server has known for at least this many days are installed.
     #[prost(uint32, tag = "8")]
     pub min_age_days: u32,
 }

@@ -193,7 +193,7 @@ pub trait Module: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Baseline, Failure>> + Send;
 
     /// Which other program is changing the same things; `None` if there is none. Waits for that program before a step is
-    /// taken again, but only so long that the server still hears from the node.
+    /// taken again, but the pause stays short enough for the node to keep reporting to the server.
     fn find_concurrent_change(
         &self,
         trying: TryKind,
