@@ -8,7 +8,7 @@ use super::Kind;
 const MAX_LINE_CHARS: usize = 100;
 
 /// The page before the list of the kinds.
-const INTRODUCTION: &str = r##"<!-- Generated from the code by `make generate`. Do not edit this page. -->
+const INTRODUCTION: &str = r#"<!-- Generated from the code by `make generate`. Do not edit this page. -->
 
 # Problems
 
@@ -45,7 +45,7 @@ The error names the part of the request that is wrong, if it is known:
 - `hint`: the value that was probably meant.
 
 `type` is `urn:evenkeel:problem:` followed by one of these names.
-"##;
+"#;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no configuration")]
